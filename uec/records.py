@@ -1,0 +1,186 @@
+"""The nouns of the package, in the words of the field (TREC's for retrieval).
+
+Plain immutable records of Python and NumPy values. They know nothing of files, models or services.
+Dimension letters are the same everywhere: n texts, k members, d dims, h last-layer inputs,
+c candidates, N documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import csr_array
+
+Role: TypeAlias = Literal["query", "document"]
+"""What a text is for; members may put a different prompt before each."""
+
+Similarity: TypeAlias = Literal["cosine", "dot"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a corpus."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = _NOTHING
+
+    @property
+    def passage(self) -> str:
+        """What is embedded: title and text joined by a space, as the field's benchmarks do."""
+        return f"{self.title} {self.text}".strip() if self.title else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query with its identifier."""
+
+    query_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A query and a passage that answers it."""
+
+    query: str
+    passage: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """How to make one member of an ensemble.
+
+    Attributes:
+        name: short name, unique within the ensemble.
+        model: sentence-transformers hub id, local folder, ``pkg:NAME`` or ``hashing:DIM``.
+        revision: hub revision, or None for the default one.
+        query_prompt: text put before each query; None keeps the model's own.
+        document_prompt: text put before each document; None keeps the model's own.
+        max_length: tokens a text is cut to; None keeps the model's own.
+    """
+
+    name: str
+    model: str
+    revision: str | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """What one member makes of n texts: the embedding and what its last linear layer read.
+
+    To first order, entry j of the embedding depends on the last weight matrix W (d, h) only through
+    its row j: ``d mean_j / d W_ji = gain_j * features_i``. Everything the posterior needs of a text
+    is therefore in `features` (and `gain`, where it varies).
+
+    Attributes:
+        mean: (n, d) the embedding; unit rows where the member's similarity is the cosine.
+        features: (n, h) pooled inputs of the last linear layer, divided by the scale of the
+            normalisation that follows and, for the cosine, by the length of the raw embedding.
+            Sparse for static embeddings, whose h is the vocabulary.
+        gain: None where the gain of each output is a constant of the member
+            (``Encoder.gain``); else (n, d), for a head with an activation.
+        tokens: (n,) tokens read, prompt and special tokens included.
+        truncated: (n,) True where the text was longer than the member's maximum length.
+    """
+
+    mean: Float[np.ndarray, "n d"]
+    features: Float[np.ndarray, "n h"] | csr_array
+    gain: Float[np.ndarray, "n d"] | None
+    tokens: Int[np.ndarray, " n"]
+    truncated: Bool[np.ndarray, " n"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHit:
+    """One member's view of one hit.
+
+    Attributes:
+        member: the member's name.
+        similarity: its own inner product of query and document, not standardised.
+        standardised: the same, less its mean over the corpus, divided by its spread over the corpus.
+        trace: trace of the covariance of the document's embedding, median 1 over held-out texts.
+    """
+
+    member: str
+    similarity: float
+    standardised: float
+    trace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One retrieved document.
+
+    Attributes:
+        doc_id: the document's identifier.
+        score: the probit score; final, higher is better.
+        similarity: mean of the fused similarity, before moderation.
+        variance: variance of the fused similarity.
+        document: the document as stored.
+        members: what each member says; empty unless asked for.
+    """
+
+    doc_id: str
+    score: float
+    similarity: float
+    variance: float
+    document: Document
+    members: tuple[MemberHit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The answer to one query.
+
+    Attributes:
+        query: the query's text.
+        hits: best first; ties broken by document id.
+        weights: member name to weight; sums to one.
+        traces: member name to calibrated trace of the query's covariance (median 1).
+        truncated: members that cut the query to their maximum length.
+    """
+
+    query: str
+    hits: tuple[Hit, ...]
+    weights: Mapping[str, float]
+    traces: Mapping[str, float]
+    truncated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What one label-free audit says of the members.
+
+    Attributes:
+        audit: the audit's name, such as ``"overlap"``.
+        settings: every parameter that shaped the numbers, seeds included.
+        n_texts: how many texts (or pairs) each member was judged on; equal for all members.
+        rows: one mapping a member: ``"member"`` and the measures by name.
+        rank_by: the measure that ranks the members, or None where the audit does not rank.
+        higher_is_better: direction of `rank_by`.
+        findings: sentences for a reader who knows none of the measures.
+        warnings: what limits the numbers (few texts, no convergence, duplicates).
+        details: further JSON-able material for figures.
+    """
+
+    audit: str
+    settings: Mapping[str, Any]
+    n_texts: int
+    rows: tuple[Mapping[str, Any], ...]
+    rank_by: str | None = None
+    higher_is_better: bool = True
+    findings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
