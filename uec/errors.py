@@ -39,7 +39,15 @@ class CorruptArtefactError(UECError):
 
 
 class EmbeddingError(UECError):
-    """An encoder gave a vector that is NaN, infinite or zero."""
+    """An encoder gave a vector that is NaN, infinite or zero.
+
+    Attributes:
+        row: position of the text in the call, so that a caller who knows the texts can name it.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class UnsupportedEncoderError(UECError):

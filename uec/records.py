@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,8 +20,6 @@ Role: TypeAlias = Literal["query", "document"]
 
 Similarity: TypeAlias = Literal["cosine", "dot"]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -31,7 +28,7 @@ class Document:
     doc_id: str
     text: str
     title: str = ""
-    metadata: Mapping[str, Any] = _NOTHING
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passage(self) -> str:
@@ -101,6 +98,16 @@ class Encoding:
     tokens: Int[np.ndarray, " n"]
     truncated: Bool[np.ndarray, " n"]
 
+    def rows(self, which: slice) -> Encoding:
+        """The encoding of some of the texts."""
+        return Encoding(
+            self.mean[which],
+            self.features[which],
+            None if self.gain is None else self.gain[which],
+            self.tokens[which],
+            self.truncated[which],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MemberHit:
@@ -150,6 +157,7 @@ class Ranking:
         weights: member name to weight; sums to one.
         traces: member name to calibrated trace of the query's covariance (median 1).
         truncated: members that cut the query to their maximum length.
+        timings_ms: milliseconds by stage; of the whole batch when several queries went together.
     """
 
     query: str
@@ -157,6 +165,7 @@ class Ranking:
     weights: Mapping[str, float]
     traces: Mapping[str, float]
     truncated: tuple[str, ...] = ()
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""The constants that make members comparable, kept beside their posteriors.
+
+Now: the median trace of each member on texts that its fit has not seen, a prior weight for each member,
+the temperature of the weights and the weight of the variance in the score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from uec.errors import InputError
+from uec.posterior import POSTERIOR_KINDS, PosteriorKind
+from uec.records import Role
+
+ROLES: tuple[Role, ...] = ("query", "document")
+
+DEFAULT_TEMPERATURE = 1.0
+"""One median trace of difference changes the odds of two members by e; not tuned on any labels."""
+
+DEFAULT_BETA = 1.0
+"""The published probit score."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceScale:
+    """Median trace of one member on held-out texts, by posterior and role.
+
+    Queries are shorter than documents and their traces larger, so each role has its own median.
+    """
+
+    medians: Mapping[PosteriorKind, Mapping[Role, float]]
+
+    def calibrate(
+        self, trace: Float[np.ndarray, " n"], posterior: PosteriorKind, role: Role
+    ) -> Float[np.ndarray, " n"]:
+        """Divide traces by the median of their kind, (n,); no unit afterwards."""
+        return np.asarray(trace / self.medians[posterior][role])
+
+    @classmethod
+    def measure(
+        cls, traces: Mapping[PosteriorKind, Mapping[Role, Float[np.ndarray, " n"]]]
+    ) -> TraceScale:
+        """Take the medians.
+
+        Raises:
+            InputError: a median is zero or not finite: the posterior says nothing of these texts.
+        """
+        medians = {
+            kind: {role: float(np.median(traces[kind][role])) for role in ROLES}
+            for kind in POSTERIOR_KINDS
+        }
+        for kind, by_role in medians.items():
+            for role, value in by_role.items():
+                if not (np.isfinite(value) and value > 0):
+                    raise InputError(
+                        f"median {kind} trace of the held-out {role} texts is {value}; "
+                        "expected a positive number: use more, and more varied, pairs"
+                    )
+        return cls(medians)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What turns traces into weights and variances into scores.
+
+    Attributes:
+        log_prior: (k,) log prior weight of each member, in the ensemble's order.
+        temperature: T of `uec.weights.member_weights`.
+        beta: weight of the variance in `uec.similarity.probit`.
+    """
+
+    log_prior: Float[np.ndarray, " k"]
+    temperature: float = DEFAULT_TEMPERATURE
+    beta: float = DEFAULT_BETA
+
+    @classmethod
+    def uniform(cls, n_members: int) -> Calibration:
+        """Equal prior weights."""
+        return cls(np.full(n_members, -np.log(n_members)))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able form; `from_json` is the inverse."""
+        return {
+            "log_prior": self.log_prior.tolist(),
+            "temperature": self.temperature,
+            "beta": self.beta,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Calibration:
+        """Inverse of `to_json`."""
+        return cls(np.array(content["log_prior"]), content["temperature"], content["beta"])

@@ -1,0 +1,178 @@
+"""One similarity out of k: how the members' Gaussians are put together for one query.
+
+Two ways. ``concat`` (the default) keeps each member in a space of its own: the query block of member k
+is ``w_k m_k(q)`` with ``w_k = weight_k / spread_k(q)``, the document block is ``m_k(d)``, so that
+
+    mean     = sum_k w_k (m_k(q) . m_k(d) - centre_k(q))
+    variance = sum_k w_k^2 Var[m_k(q) . m_k(d)]
+
+is still the inner product of two Gaussians, over the concatenated space. ``spread_k(q)^2 = m' C_k m``
+is the variance of member k's similarity over the corpus (C_k the covariance of its document means) and
+``centre_k(q)`` its mean: members whose cosines live in 0.7..1 and in 0..1 meet on one scale. The centre
+never changes the order of the means, but it is what the probit score shrinks towards.
+
+``average`` is the paper's (arXiv 2507.20718): ``m(q) = sum_k weight_k m_k(q)`` against the plain average
+of the document means, both normalised. Its cross terms compare unrelated spaces, which is why it is
+not the default. Members must share one dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from uec.gaussian import Gaussian, SketchedGaussian
+from uec.similarity import moments, sketched_variance
+
+Fusion: TypeAlias = Literal["concat", "average"]
+FUSIONS: tuple[Fusion, ...] = ("concat", "average")
+
+SPREAD_FLOOR = 1e-6
+"""Below this a member's similarities are one value (a corpus of one text): nothing to standardise."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberQuery:
+    """One query as one member sees it.
+
+    Attributes:
+        gaussian: one sketched Gaussian over the member's d dims.
+        variance: (1, d) full variances, or None where the index keeps the sketch only.
+        centre: mean of the member's similarity to this query over the corpus.
+        spread: standard deviation of the same, at least `SPREAD_FLOOR`.
+    """
+
+    gaussian: SketchedGaussian
+    variance: Float[np.ndarray, "1 d"] | None
+    centre: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberCandidates:
+    """The c candidates as one member sees them.
+
+    Attributes:
+        mean: (c, d).
+        trace: (c,) of the covariance.
+        moment: (c,) `SketchedGaussian.profile_moment`.
+        variance: (c, d) full variances, or None where the index keeps the sketch only.
+    """
+
+    mean: Float[np.ndarray, "c d"]
+    trace: Float[np.ndarray, " c"]
+    moment: Float[np.ndarray, " c"]
+    variance: Float[np.ndarray, "c d"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Similarity of one query with c candidates.
+
+    Attributes:
+        mean: (c,) of the fused similarity.
+        variance: (c,) of the fused similarity.
+        similarities: (c, k) each member's own inner product.
+        standardised: (c, k) the same less its centre, over its spread.
+    """
+
+    mean: Float[np.ndarray, " c"]
+    variance: Float[np.ndarray, " c"]
+    similarities: Float[np.ndarray, "c k"]
+    standardised: Float[np.ndarray, "c k"]
+
+
+def spread_of(
+    mean: Float[np.ndarray, "n d"], covariance: Float[np.ndarray, "d d"]
+) -> Float[np.ndarray, " n"]:
+    """Spread of the similarity of each query over a corpus: ``sqrt(m' C m)``; (n,)."""
+    squared = np.einsum("nd,nd->n", mean @ covariance, mean, dtype=np.float64)
+    return np.maximum(np.sqrt(np.maximum(squared, 0.0)), SPREAD_FLOOR)
+
+
+def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.ndarray:
+    if query.variance is not None and candidates.variance is not None:
+        _, variance = moments(
+            Gaussian(query.gaussian.mean, query.variance),
+            Gaussian(candidates.mean, candidates.variance),
+        )
+    else:
+        variance = sketched_variance(
+            query.gaussian, candidates.trace[None], candidates.moment[None]
+        )
+    return variance[0]
+
+
+def _similarities(
+    queries: list[MemberQuery], candidates: list[MemberCandidates]
+) -> tuple[np.ndarray, np.ndarray]:
+    own = np.stack(
+        [
+            np.ascontiguousarray(c.mean) @ q.gaussian.mean[0]
+            for q, c in zip(queries, candidates, strict=True)
+        ],
+        axis=1,
+    ).astype(np.float64)
+    centres = np.array([q.centre for q in queries])
+    spreads = np.array([q.spread for q in queries])
+    return own, (own - centres) / spreads
+
+
+def concat(
+    queries: list[MemberQuery],
+    candidates: list[MemberCandidates],
+    weights: Float[np.ndarray, " k"],
+) -> Fused:
+    """Fuse by concatenation of the members' spaces; see the module's docstring."""
+    own, standardised = _similarities(queries, candidates)
+    scales = weights / np.array([q.spread for q in queries])
+    variances = np.stack(
+        [_member_variance(q, c) for q, c in zip(queries, candidates, strict=True)], axis=1
+    )
+    return Fused(standardised @ weights, variances @ np.square(scales), own, standardised)
+
+
+def average(
+    queries: list[MemberQuery],
+    candidates: list[MemberCandidates],
+    weights: Float[np.ndarray, " k"],
+) -> Fused:
+    """Fuse by averaging vectors, as in the paper; documents are averaged with equal weights.
+
+    The variance of a mean of length L is divided by L^2 when the mean is normalised (a step that the
+    paper leaves open).
+    """
+    own, standardised = _similarities(queries, candidates)
+    k = len(queries)
+    query = _normalised_mixture(
+        [q.gaussian.mean for q in queries],
+        [
+            q.gaussian.dense().variance if q.variance is None else q.variance
+            for q in queries
+        ],
+        weights,
+    )
+    documents = _normalised_mixture(
+        [c.mean for c in candidates],
+        [
+            c.trace[:, None] * q.gaussian.profile if c.variance is None else c.variance
+            for q, c in zip(queries, candidates, strict=True)
+        ],
+        np.full(k, 1 / k),
+    )
+    mean, variance = moments(query, documents)
+    return Fused(
+        mean[0].astype(np.float64), variance[0].astype(np.float64), own, standardised
+    )
+
+
+def _normalised_mixture(
+    means: list[np.ndarray], variances: list[np.ndarray], weights: np.ndarray
+) -> Gaussian:
+    mean = sum(w * m for w, m in zip(weights, means, strict=True))
+    variance = sum(w**2 * v for w, v in zip(weights, variances, strict=True))
+    length = np.linalg.norm(mean, axis=1, keepdims=True)
+    return Gaussian(mean / length, variance / length**2)

@@ -1,0 +1,346 @@
+"""Fit last-layer Laplace posteriors from cached readouts.
+
+laplace-torch supplies the posterior algebra and the marginal likelihood; this module supplies its
+curvature back end, in closed form. The likelihood is the in-batch contrastive one with the candidates
+held fixed: text n with unit embedding z_n against c candidates C (c, d),
+
+    logits_n = C z_n / tau,   p_n = softmax(logits_n),   dz_nj/dW_ji = gain_nj f_ni,
+
+whose generalised Gauss-Newton matrix over W needs no per-sample backward pass (g is the variance of
+the candidates' coordinates under p, Sigma_p their covariance)
+
+    diagonal     H_ji = sum_n gain_nj^2 g_nj f_ni^2,   g_nj = Var_{c ~ p_n}(C_cj) / tau^2
+    Kronecker    A = mean_n f_n f_n',   B = sum_n gain_n gain_n' * Sigma_{p_n} / tau^2
+
+Both directions of each pair count: queries against passages and passages against queries. The map
+after W is linearised as `Encoding` says (its diagonal part), and the radial part that L2 normalisation
+removes is kept, which makes variances slightly larger (never smaller).
+
+This module imports torch and laplace-torch; no online path imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from laplace import DiagLaplace, KronLaplace
+from laplace.curvature import GGNInterface
+from laplace.utils import Kron
+from scipy.optimize import minimize_scalar
+from scipy.sparse import issparse
+from torch import Tensor, nn
+
+from uec.errors import InputError
+from uec.posterior import DiagonalPosterior, KroneckerPosterior
+from uec.records import Encoding
+
+Curvature: TypeAlias = Literal["ggn", "empirical-fisher"]
+
+LOG_PRECISION_RANGE = (-12.0, 18.0)
+"""Natural-log bounds of the search for the prior precision: 6e-6 to 6.6e7 per squared weight."""
+
+MAX_ACTIVE_FEATURES = 4096
+"""Columns of sparse features that get a curvature of their own: its eigenvectors cost the cube."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """What shapes a posterior.
+
+    Attributes:
+        batch_size: pairs a batch, hence candidates a text; the curvature depends on it.
+        temperature: tau of the contrastive likelihood.
+        prior_precision: fixed precision of the Gaussian prior on each weight; None maximises the
+            marginal likelihood, separately for the diagonal and the Kronecker posterior.
+        curvature: "ggn", or "empirical-fisher" as in the paper's released code.
+        rank: directions of feature space that the Kronecker posterior keeps.
+    """
+
+    batch_size: int = 64
+    temperature: float = 0.05
+    prior_precision: float | None = None
+    curvature: Curvature = "ggn"
+    rank: int = 256
+
+
+PAPER_SETTINGS = FitSettings(batch_size=64, prior_precision=1e-5, curvature="empirical-fisher")
+"""The released code's choices where they make sense: empirical Fisher, prior precision 1e-5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Both posteriors of one member and what the fit says of itself.
+
+    Attributes:
+        diag: independent weights.
+        kron: Kronecker-factored.
+        report: prior precisions, log marginal likelihoods, batch accuracy and ranks; JSON-able.
+    """
+
+    diag: DiagonalPosterior
+    kron: KroneckerPosterior
+    report: dict[str, float | int | str]
+
+
+class LinearisedReadout(nn.Module):
+    """Logits of a batch as a function of the last weight matrix, exact at the trained weights."""
+
+    def __init__(self, weight: Tensor, temperature: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))
+        self.register_buffer("trained", weight.clone())
+        self.temperature = temperature
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        change = batch["features"] @ (self.weight - self.trained).T
+        embedding = batch["mean"] + batch["gain"] * change
+        return embedding @ batch["candidates"].T / self.temperature
+
+
+class ContrastiveCurvature(GGNInterface):
+    """laplace-torch back end with the closed forms of the module's docstring.
+
+    `empirical_fisher` replaces the covariance of the candidates under the model by the outer product
+    of the gradient at the observed label.
+    """
+
+    def __init__(self, *args: Any, empirical_fisher: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.empirical_fisher = empirical_fisher
+
+    def _probabilities(self, batch: dict[str, Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            logits = self.model(batch)
+        return self.lossfunc(logits, labels), torch.softmax(logits, dim=-1)
+
+    def _gradient(self, batch: dict[str, Tensor], labels: Tensor, p: Tensor) -> Tensor:
+        """Gradient of the loss in the pre-gain outputs, (n, d)."""
+        residual = p - nn.functional.one_hot(labels, p.shape[1]).to(p.dtype)
+        return batch["gain"] * (residual @ batch["candidates"]) / self.model.temperature
+
+    def diag(self, x: dict[str, Tensor], y: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+        """Loss and diagonal curvature, (d * h,)."""
+        loss, p = self._probabilities(x, y)
+        if self.empirical_fisher:
+            output = self._gradient(x, y, p).square()
+        else:
+            candidates = x["candidates"]
+            spread = p @ candidates.square() - (p @ candidates).square()
+            output = x["gain"].square() * spread / self.model.temperature**2
+        return loss, (output.T @ x["features"].square()).flatten()
+
+    def kron(self, x: dict[str, Tensor], y: Tensor, N: int, **_: Any) -> tuple[Tensor, Kron]:  # noqa: N803 (laplace-torch's name)
+        """Loss and the factors [B (d, d), A (h, h)]; A is scaled so that batches add up to a mean."""
+        loss, p = self._probabilities(x, y)
+        if self.empirical_fisher:
+            gradient = self._gradient(x, y, p)
+            outputs = gradient.T @ gradient
+        else:
+            outputs = self._output_curvature(x, p)
+        features = x["features"]
+        return loss, Kron([[outputs, features.T @ features / N]])
+
+    def _output_curvature(self, x: dict[str, Tensor], p: Tensor) -> Tensor:
+        candidates, gain = x["candidates"], x["gain"]
+        if (gain == gain[0]).all():
+            centred = torch.diag(p.sum(dim=0)) - p.T @ p
+            total = gain[0][:, None] * (candidates.T @ centred @ candidates) * gain[0]
+        else:
+            total = torch.zeros(gain.shape[1], gain.shape[1], dtype=p.dtype)
+            for p_n, gain_n in zip(p, gain, strict=True):
+                scaled = candidates * gain_n
+                mean = p_n @ scaled
+                total += (scaled * p_n[:, None]).T @ scaled - torch.outer(mean, mean)
+        return total / self.model.temperature**2
+
+
+class _Batches:
+    """Batches of cached readouts in the form that laplace-torch reads: a mapping with labels."""
+
+    def __init__(self, sides: tuple[_Side, _Side], batch_size: int) -> None:
+        self._sides = sides
+        self._batch_size = batch_size
+        n_pairs = len(sides[0].mean)
+        # laplace-torch reads the number of texts off here. A last batch of one pair has one
+        # candidate and no curvature, and a ragged one changes the number of candidates: dropped.
+        self.n_batches = max(n_pairs // batch_size, 1)
+        self.dataset = range(2 * min(self.n_batches * batch_size, n_pairs))
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for start in range(0, self.n_batches * self._batch_size, self._batch_size):
+            rows = slice(start, start + self._batch_size)
+            for this, other in (self._sides, self._sides[::-1]):
+                yield {
+                    "features": this.features[rows],
+                    "mean": this.mean[rows],
+                    "gain": this.gain[rows],
+                    "candidates": other.mean[rows],
+                    "labels": torch.arange(len(this.mean[rows])),
+                }
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    features: Tensor
+    mean: Tensor
+    gain: Tensor
+
+
+def _side(encoding: Encoding, gain: Float[np.ndarray, " d"], active: np.ndarray) -> _Side:
+    features = encoding.features[:, active]
+    if issparse(features):
+        features = features.toarray()
+    gains = np.broadcast_to(gain if encoding.gain is None else encoding.gain, encoding.mean.shape)
+    return _Side(*(torch.tensor(a, dtype=torch.float64) for a in (features, encoding.mean, gains)))
+
+
+def _active_columns(queries: Encoding, passages: Encoding) -> np.ndarray:
+    """Columns of the features that the fit can learn of, most frequent first if there are too many."""
+    if not issparse(queries.features):
+        return np.arange(queries.features.shape[1])
+    uses = sum(
+        np.asarray((side.features != 0).sum(axis=0)).ravel() for side in (queries, passages)
+    )
+    frequent = np.argsort(-uses, kind="stable")[:MAX_ACTIVE_FEATURES]
+    return np.sort(frequent[uses[frequent] > 0])
+
+
+def _set_prior_precision(la: DiagLaplace | KronLaplace, fixed: float | None) -> dict[str, float]:
+    """Fix the prior precision or maximise the marginal likelihood over it; say what came out."""
+
+    def negative(log_precision: float) -> float:
+        return -float(la.log_marginal_likelihood(torch.tensor(np.exp(log_precision))))
+
+    if fixed is None:
+        best = minimize_scalar(negative, bounds=LOG_PRECISION_RANGE, method="bounded")
+        fixed = float(np.exp(best.x))
+    log_evidence = -negative(float(np.log(fixed)))
+    return {"prior_precision": fixed, "log_marginal_likelihood": log_evidence}
+
+
+def _diagonal(
+    la: DiagLaplace, gain: Float[np.ndarray, " d"], active: np.ndarray, n_features: int
+) -> DiagonalPosterior:
+    learnt = la.posterior_variance.detach().numpy().reshape(len(gain), len(active))
+    variance = np.full((len(gain), n_features), 1.0 / float(la.prior_precision))
+    variance[:, active] = learnt
+    variance *= np.square(gain)[:, None]
+    return DiagonalPosterior.from_arrays(
+        {"weight_variance": variance.astype(np.float32), "profile": np.zeros(0, np.float32)}
+    )
+
+
+def _kronecker(
+    la: KronLaplace,
+    gain: Float[np.ndarray, " d"],
+    active: np.ndarray,
+    n_features: int,
+    rank: int,
+) -> KroneckerPosterior:
+    """Collapse ``(B ⊗ A + delta)^-1`` to a quadratic form of the features, low rank plus diagonal.
+
+    The trace over outputs is exact up to `rank`: along eigenvector b of A the variance of all
+    outputs together is ``w_b = sum_a s_a / (l_Ba l_Ab + delta)`` with
+    ``s_a = sum_j gain_j^2 U_B,ja^2``. Directions beyond `rank` share their mean ``w``, so the trace
+    over feature space is kept.
+    """
+    (basis_b, basis_a), (values_b, values_a) = (
+        [part.detach().numpy() for part in group[0]]
+        for group in (la.H.eigenvectors, la.H.eigenvalues)
+    )
+    delta = float(la.prior_precision)
+    share = np.square(gain[:, None] * basis_b)
+    along = 1.0 / (np.outer(np.maximum(values_b, 0), np.maximum(values_a, 0)) + delta)
+    variance = share.sum(axis=0) @ along
+    strongest = np.argsort(-values_a)
+    kept, rest = strongest[:rank], strongest[rank:]
+    unseen = share.sum() / delta
+    floor = float(variance[rest].mean()) if rest.size else unseen
+    diagonal = np.full(n_features, unseen)
+    diagonal[active] = floor
+    basis = np.zeros((n_features, len(kept)))
+    basis[active] = basis_a[:, kept]
+    # Average profile: outputs' shares under the features' own second moment.
+    profile = share @ (along @ np.maximum(values_a, 0))
+    return KroneckerPosterior(
+        diagonal=diagonal.astype(np.float32),
+        basis=basis.astype(np.float32),
+        shrinkage=np.maximum(floor - variance[kept], 0).astype(np.float32),
+        profile=(profile / profile.sum()).astype(np.float32),
+    )
+
+
+def fit(
+    queries: Encoding,
+    passages: Encoding,
+    *,
+    weight: Float[np.ndarray, "d h"],
+    gain: Float[np.ndarray, " d"],
+    settings: FitSettings,
+) -> Fit:
+    """Fit the diagonal and the Kronecker posterior of one member.
+
+    Args:
+        queries: n readouts; row i belongs with row i of `passages`.
+        passages: n readouts.
+        weight: (d, h) last weight matrix as trained, the mean of the posterior.
+        gain: (d,) constant gain of the outputs (`Encoder.gain`).
+        settings: batch size, temperature, prior precision, curvature and rank.
+
+    Returns:
+        Both posteriors, with profiles averaged over the texts of the fit, and a report.
+
+    Raises:
+        InputError: fewer than two pairs, or sides of unequal length.
+
+    References:
+        Daxberger et al. 2021, Laplace Redux (arXiv 2106.14806), sections 2 and A.2.
+        Martens and Grosse 2015 (arXiv 1503.05671), for the Kronecker factors.
+    """
+    n_pairs = len(queries.mean)
+    if n_pairs != len(passages.mean) or n_pairs < 2:
+        raise InputError(
+            f"a fit needs at least two pairs; got {n_pairs} queries, {len(passages.mean)} passages"
+        )
+    active = _active_columns(queries, passages)
+    sides = (_side(queries, gain, active), _side(passages, gain, active))
+    batches = _Batches(sides, min(settings.batch_size, n_pairs))
+    model = LinearisedReadout(
+        torch.tensor(weight[:, active], dtype=torch.float64), settings.temperature
+    )
+    common: dict[str, Any] = {
+        "likelihood": "classification",
+        "backend": ContrastiveCurvature,
+        "backend_kwargs": {"empirical_fisher": settings.curvature == "empirical-fisher"},
+    }
+    diag, kron = DiagLaplace(model, **common), KronLaplace(model, **common)
+    report: dict[str, float | int | str] = {"n_pairs": n_pairs, "n_texts": len(batches.dataset)}
+    for name, la in (("diag", diag), ("kron", kron)):
+        la.fit(batches)
+        chosen = _set_prior_precision(la, settings.prior_precision)
+        report |= {f"{name}_{key}": value for key, value in chosen.items()}
+    # CE loss summed over the texts: exp(-mean) is the geometric mean probability of the partner.
+    report["partner_probability"] = float(np.exp(-float(diag.loss) / len(batches.dataset)))
+    diagonal = _diagonal(diag, gain, active, weight.shape[1])
+    kronecker = _kronecker(kron, gain, active, weight.shape[1], settings.rank)
+    spectrum = np.sort(np.maximum(kron.H.eigenvalues[0][1].detach().numpy(), 0))[::-1]
+    report["kron_rank"] = kronecker.basis.shape[1]
+    report["kron_energy_kept"] = float(spectrum[: settings.rank].sum() / spectrum.sum())
+    texts = _stacked(queries, passages)
+    return Fit(_with_profile(diagonal, texts), kronecker, report)
+
+
+def _stacked(queries: Encoding, passages: Encoding) -> list[Encoding]:
+    return [queries, passages]
+
+
+def _with_profile(posterior: DiagonalPosterior, texts: list[Encoding]) -> DiagonalPosterior:
+    """Average share of each output in the variance over the texts of the fit."""
+    total = sum(posterior.variance(text).sum(axis=0, dtype=np.float64) for text in texts)
+    profile = np.asarray(total / np.sum(total), dtype=np.float32)
+    return DiagonalPosterior(posterior.weight_variance, posterior.column, profile)

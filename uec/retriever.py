@@ -1,0 +1,379 @@
+"""Text to ranked hits: the whole method on one screen.
+
+    n queries ─encode─> k members × n Gaussians          mean (n, d_k), trace (n,)
+              ─weigh──> weights (n, k)                   prior_k exp(-r_k / T), normalised
+              ─seek───> fused query vectors (n, sum d_k)  -> candidates (n, c) by inner product
+              ─rerank─> mean and variance of each similarity (c,) -> probit score -> Ranking
+
+A `Retriever` holds no state that a search changes, so one instance serves many threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from uec import fusion
+from uec.ensemble import MemberEncoding
+from uec.errors import InputError
+from uec.fusion import FUSIONS, Fused, Fusion, MemberCandidates, MemberQuery
+from uec.gaussian import SketchedGaussian
+from uec.index import Index
+from uec.posterior import POSTERIOR_KINDS, PosteriorKind
+from uec.records import Document, Hit, MemberHit, Ranking
+from uec.similarity import probit
+from uec.weights import explicit_weights, member_weights
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How to search; the same for every door (library, command line, service).
+
+    Attributes:
+        top_k: hits to return.
+        n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so that
+            the first k of 2k hits are the k hits.
+        posterior: whose traces weigh the members and moderate the score.
+        temperature: of the weights; None takes the ensemble's.
+        beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
+        fusion: "concat", or "average" as in the paper.
+        weights: member name to weight, the same for every query; None weighs by trace.
+        explain: fill `Hit.members`.
+    """
+
+    top_k: int = 10
+    n_candidates: int = 1000
+    posterior: PosteriorKind = "kron"
+    temperature: float | None = None
+    beta: float | None = None
+    fusion: Fusion = "concat"
+    weights: Mapping[str, float] | None = None
+    explain: bool = False
+
+
+DEFAULTS = SearchOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class WeighedQueries:
+    """n queries, encoded and weighed: everything that candidates are scored against.
+
+    Attributes:
+        texts: the queries.
+        members: one encoding a member.
+        weights: (n, k).
+        traces: (n, k) calibrated.
+        centre: (n, k) mean of each member's similarity over the corpus.
+        spread: (n, k) its standard deviation.
+    """
+
+    texts: Sequence[str]
+    members: list[MemberEncoding]
+    weights: Float[np.ndarray, "n k"]
+    traces: Float[np.ndarray, "n k"]
+    centre: Float[np.ndarray, "n k"]
+    spread: Float[np.ndarray, "n k"]
+
+
+class Retriever:
+    """Searches one index.
+
+    Example:
+        >>> import uec
+        >>> retriever = uec.Retriever.open("my-index")          # doctest: +SKIP
+        >>> retriever.search(["how do I parse JSON?"])[0].hits  # doctest: +SKIP
+    """
+
+    def __init__(self, index: Index) -> None:
+        """Search an index that is open already."""
+        self.index = index
+        self.ensemble = index.ensemble
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = True) -> Self:
+        """Open an index folder; errors as for `Index.open`."""
+        return cls(Index.open(path, verify=verify))
+
+    def search(
+        self, queries: Sequence[str], options: SearchOptions = DEFAULTS, **changes: Any
+    ) -> list[Ranking]:
+        """Find the best documents for each query.
+
+        Args:
+            queries: n texts.
+            options: how to search.
+            **changes: single fields of `options` to replace, such as ``top_k=20``.
+
+        Returns:
+            n rankings, in the order of the queries.
+
+        Raises:
+            InputError: an option is out of range or a query is not text.
+            EmbeddingError: a member gave a vector that cannot be compared.
+        """
+        options = self._checked(options, changes)
+        if not queries:
+            return []
+        timings: dict[str, float] = {}
+        weighed = self.weigh(queries, options, timings)
+        with _timed(timings, "retrieve"):
+            _, rows = self.index.store.search(
+                self.fused_queries(weighed, options), options.n_candidates
+            )
+        with _timed(timings, "rerank"):
+            rankings = [self._rank_rows(weighed, n, rows[n], options) for n in range(len(queries))]
+        return [replace(ranking, timings_ms=timings) for ranking in rankings]
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[Document],
+        options: SearchOptions = DEFAULTS,
+        **changes: Any,
+    ) -> Ranking:
+        """Order given documents by the score that a search would give them.
+
+        Args:
+            query: the query.
+            documents: c documents with distinct identifiers, in the index or not; embedded now.
+            options: as for `search`; `top_k` still limits the hits.
+            **changes: single fields of `options` to replace.
+
+        Raises:
+            InputError: no documents, an identifier twice, or an option out of range.
+        """
+        options = self._checked(options, changes)
+        ids = [document.doc_id for document in documents]
+        if not ids or len(set(ids)) < len(ids):
+            raise InputError("rerank needs at least one document, and distinct document ids")
+        timings: dict[str, float] = {}
+        weighed = self.weigh([query], options, timings)
+        with _timed(timings, "encode"):
+            encoded = self.ensemble.encode(
+                [document.passage for document in documents], "document", kinds=[options.posterior]
+            )
+        with _timed(timings, "rerank"):
+            gaussians = [member.gaussians[options.posterior] for member in encoded]
+            candidates = [
+                MemberCandidates(g.mean, g.trace, g.profile_moment, None) for g in gaussians
+            ]
+            ranking = self._rank(
+                weighed,
+                0,
+                candidates,
+                options,
+                lambda rows: [ids[row] for row in rows],
+                lambda rows: [documents[row] for row in rows],
+            )
+        return replace(ranking, timings_ms=timings)
+
+    def weigh(
+        self,
+        queries: Sequence[str],
+        options: SearchOptions = DEFAULTS,
+        timings: dict[str, float] | None = None,
+    ) -> WeighedQueries:
+        """Encode queries with every member and weigh the members for each.
+
+        Args:
+            queries: n texts.
+            options: `posterior`, `temperature` and `weights` count.
+            timings: receives the milliseconds of the stages "encode" and "weigh".
+        """
+        timings = {} if timings is None else timings
+        with _timed(timings, "encode"):
+            members = self.ensemble.encode(queries, "query", kinds=[options.posterior])
+        with _timed(timings, "weigh"):
+            traces = np.stack([m.calibrated[options.posterior] for m in members], axis=1)
+            corpora = self.index.corpora
+            pairs = list(zip(members, corpora, strict=True))
+            centre = np.stack([m.mean @ corpus.mean for m, corpus in pairs], axis=1)
+            spread = np.stack(
+                [fusion.spread_of(m.mean, corpus.covariance) for m, corpus in pairs], axis=1
+            )
+            weights = self._weights(traces, options)
+        return WeighedQueries(queries, members, weights, traces, centre, spread)
+
+    def fused_queries(
+        self, weighed: WeighedQueries, options: SearchOptions = DEFAULTS
+    ) -> Float[np.ndarray, "n total"]:
+        """Vectors whose inner product with an index row orders documents as the fused mean does.
+
+        (n, sum of d_k). For "average" the fused query stands in every block, so that the product is
+        with the sum of a document's means; their normalisation waits for the rerank.
+        """
+        means = [member.mean for member in weighed.members]
+        if options.fusion == "average":
+            fused = sum(w[:, None] * m for w, m in zip(weighed.weights.T, means, strict=True))
+            return np.tile(fused, len(means)).astype(np.float32)
+        scales = weighed.weights / weighed.spread
+        blocks = [s[:, None] * m for s, m in zip(scales.T, means, strict=True)]
+        return np.concatenate(blocks, axis=1).astype(np.float32)
+
+    def _rank_rows(
+        self, weighed: WeighedQueries, n: int, rows: Int[np.ndarray, " c"], options: SearchOptions
+    ) -> Ranking:
+        documents = self.index.documents
+        return self._rank(
+            weighed,
+            n,
+            self.index.candidates(rows, options.posterior),
+            options,
+            lambda picked: documents.ids(rows[picked]),
+            lambda picked: documents.get(rows[picked]),
+        )
+
+    def _rank(
+        self,
+        weighed: WeighedQueries,
+        n: int,
+        candidates: list[MemberCandidates],
+        options: SearchOptions,
+        ids: Callable[[np.ndarray], list[str]],
+        documents: Callable[[np.ndarray], list[Document]],
+    ) -> Ranking:
+        """Score the candidates of query n and keep the best."""
+        fuse = fusion.average if options.fusion == "average" else fusion.concat
+        queries = self._as_members_see_it(weighed, n, options)
+        fused = fuse(queries, candidates, weighed.weights[n])
+        beta = self.ensemble.calibration.beta if options.beta is None else options.beta
+        score = probit(fused.mean, fused.variance, beta)
+        best = _best(score, options.top_k, ids)
+        hits = tuple(
+            Hit(
+                doc_id=document.doc_id,
+                score=float(score[row]),
+                similarity=float(fused.mean[row]),
+                variance=float(fused.variance[row]),
+                document=document,
+                members=self._explain(fused, candidates, row, options) if options.explain else (),
+            )
+            for row, document in zip(best, documents(best), strict=True)
+        )
+        names = self.ensemble.names
+        return Ranking(
+            query=weighed.texts[n],
+            hits=hits,
+            weights=dict(zip(names, weighed.weights[n].tolist(), strict=True)),
+            traces=dict(zip(names, weighed.traces[n].tolist(), strict=True)),
+            truncated=tuple(
+                name
+                for name, member in zip(names, weighed.members, strict=True)
+                if member.truncated[n]
+            ),
+        )
+
+    def _as_members_see_it(
+        self, weighed: WeighedQueries, n: int, options: SearchOptions
+    ) -> list[MemberQuery]:
+        one = slice(n, n + 1)
+        views = []
+        for k, (member, encoded) in enumerate(
+            zip(self.ensemble.members, weighed.members, strict=True)
+        ):
+            gaussian = encoded.gaussians[options.posterior]
+            posterior = member.posteriors[options.posterior]
+            full = self.index.has_full_variance
+            views.append(
+                MemberQuery(
+                    SketchedGaussian(gaussian.mean[one], gaussian.trace[one], gaussian.profile),
+                    posterior.variance(encoded.encoding.rows(one)) if full else None,
+                    float(weighed.centre[n, k]),
+                    float(weighed.spread[n, k]),
+                )
+            )
+        return views
+
+    def _explain(
+        self, fused: Fused, candidates: list[MemberCandidates], row: int, options: SearchOptions
+    ) -> tuple[MemberHit, ...]:
+        return tuple(
+            MemberHit(
+                member=member.name,
+                similarity=float(fused.similarities[row, k]),
+                standardised=float(fused.standardised[row, k]),
+                trace=float(
+                    member.scale.calibrate(
+                        candidates[k].trace[row : row + 1], options.posterior, "document"
+                    )[0]
+                ),
+            )
+            for k, member in enumerate(self.ensemble.members)
+        )
+
+    def _weights(
+        self, traces: Float[np.ndarray, "n k"], options: SearchOptions
+    ) -> Float[np.ndarray, "n k"]:
+        calibration = self.ensemble.calibration
+        if options.weights is None:
+            temperature = options.temperature
+            if temperature is None:
+                temperature = calibration.temperature
+            return member_weights(traces, calibration.log_prior, temperature)
+        unknown = sorted(set(options.weights) - set(self.ensemble.names))
+        if unknown:
+            raise InputError(
+                f"weights name {', '.join(unknown)}; "
+                f"the members are {', '.join(self.ensemble.names)}"
+            )
+        given = np.array([options.weights.get(name, 0.0) for name in self.ensemble.names])
+        return explicit_weights(given, len(traces))
+
+    def _checked(self, options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:
+        options = replace(options, **changes)
+        if options.top_k < 1:
+            raise InputError(f"top_k must be at least 1, got {options.top_k}")
+        if options.n_candidates < options.top_k:
+            raise InputError(
+                f"top_k {options.top_k} is larger than n_candidates {options.n_candidates}; "
+                "raise n_candidates, the number of documents that are reranked"
+            )
+        if options.beta is not None and not 0 <= options.beta < np.inf:
+            raise InputError(f"beta must be a number >= 0, got {options.beta}")
+        for name, value, known in (
+            ("posterior", options.posterior, POSTERIOR_KINDS),
+            ("fusion", options.fusion, FUSIONS),
+        ):
+            if value not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+        if options.fusion == "average" and len(set(self.ensemble.dimensions)) > 1:
+            raise InputError(
+                "average fusion needs members of one dimension; got "
+                + ", ".join(
+                    f"{name} {d}"
+                    for name, d in zip(
+                        self.ensemble.names, self.ensemble.dimensions, strict=True
+                    )
+                )
+                + "; use concat"
+            )
+        return options
+
+
+def _best(
+    score: Float[np.ndarray, " c"], top_k: int, ids: Callable[[np.ndarray], list[str]]
+) -> Int[np.ndarray, " b"]:
+    """Positions of the best scores, best first, equal scores by document id.
+
+    Only candidates that can make the list have their ids looked up: the top k and whatever ties with
+    the last of them.
+    """
+    k = min(top_k, len(score))
+    last = np.partition(score, len(score) - k)[len(score) - k]
+    contenders = np.flatnonzero(score >= last)
+    keyed = sorted(zip(-score[contenders], ids(contenders), contenders.tolist(), strict=True))
+    return np.array([position for _, _, position in keyed[:k]], dtype=np.int64)
+
+
+@contextmanager
+def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    timings[stage] = timings.get(stage, 0.0) + 1000 * (time.perf_counter() - start)
