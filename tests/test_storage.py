@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from uec.errors import (
     NotFoundError,
     UECError,
 )
+from uec.manifest import read_manifest
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +39,16 @@ def publish(path, version):
         draft.path("b.txt").write_text(f"b{version}")
         draft.publish({"version": version})
 """
+
+
+# A killed process loses nothing that it handed to the system, so flushing to the disk only costs the
+# tests time; that it happens, and in which order, has a test of its own.
+NO_FLUSH = "import os; os.fsync = lambda descriptor: None\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def write(path: Path, version: int = 1, **content: Any) -> storage.Artefact:
@@ -76,7 +88,7 @@ def edit_manifest(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_what_is_published_is_what_opens(tmp_path: Path) -> None:
-    content = {"prompt": "查询: ", "layers": (1, 2), "scale": 0.1}
+    content: dict[str, Any] = {"prompt": "查询: ", "layers": (1, 2), "scale": 0.1}
     written = write(tmp_path / "new" / "index", **content)
     opened = storage.open_artefact(tmp_path / "new" / "index", "index")
     assert opened.content == {"version": 1, "prompt": "查询: ", "layers": [1, 2], "scale": 0.1}
@@ -113,6 +125,40 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     assert sorted(data_folders(tmp_path)) == before
 
 
+def test_all_is_on_disk_before_the_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    replace = Path.replace
+
+    def fsync(descriptor: int) -> None:
+        events.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+
+    def rename(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return replace(path, target)
+
+    path = tmp_path / "index"
+    write(path, 0).close()
+    (old,) = data_folders(path)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", rename)
+    write(path, 1).close()
+    (new,) = data_folders(path)
+    assert new != old
+    renamed = events.index("rename")
+    files = {f"index/{new}/{name}" for name in ("b.txt", "part", "part/a.txt")}
+    assert set(events[:renamed]) == files | {f"index/{new}", "index/manifest.json.tmp", "index"}
+    # A folder is flushed after what it names.
+    assert events.index(f"index/{new}/part/a.txt") < events.index(f"index/{new}")
+    assert events[renamed - 2 : renamed + 2] == [
+        "index/manifest.json.tmp",
+        "index",
+        "rename",
+        "index",
+    ]
+
+
 def test_killed_at_20_random_moments_the_old_or_the_new_version_opens(tmp_path: Path) -> None:
     script = WRITER + (
         "for version in range(int(sys.argv[2]), 10**9):\n"
@@ -128,7 +174,7 @@ def test_killed_at_20_random_moments_the_old_or_the_new_version_opens(tmp_path: 
         last = int(writer.stdout.readline())
         time.sleep(moments.uniform(0, 0.02))
         writer.kill()
-        last = int((writer.communicate()[0].split() or [last])[-1])
+        last = int((writer.communicate()[0].split() or [str(last)])[-1])
         version = assert_whole(tmp_path)
         # All that it reported stands; at most the one that it was publishing came on top.
         assert version in (last, last + 1)
@@ -140,7 +186,8 @@ def test_killed_before_every_single_file_operation(tmp_path: Path) -> None:
     # Each child dies just before its n-th file operation, until one survives them all. The folder
     # is then a fresh artefact, and the next writer leaves no debris of the others.
     script = (
-        WRITER
+        NO_FLUSH
+        + WRITER
         + """
 import os, signal
 path, version = sys.argv[1], 1
@@ -150,7 +197,8 @@ for n in range(1, 1000):
         count = 0
         def hook(event, arguments):
             global count
-            if event == "open" or event.startswith(("os.", "shutil.", "fcntl.")):
+            # Only what touches the folder; rmtree gives names relative to an open descriptor.
+            if path in str(arguments) or event in ("fcntl.flock", "os.remove", "os.rmdir"):
                 count += 1
                 if count == n:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -181,6 +229,22 @@ for n in range(1, 1000):
     assert outcomes == {True, False}  # deaths before and after the rename were both met
     assert int(rows[-1][0]) == int(rows[-1][2])
     assert len(data_folders(tmp_path)) == 1
+
+
+def test_readers_see_whole_versions_only_while_others_are_published(tmp_path: Path) -> None:
+    script = (
+        NO_FLUSH + WRITER + "for version in range(1, 201):\n    publish(sys.argv[1], version)\n"
+    )
+    write(tmp_path, 0)
+    writer = python(script, str(tmp_path))
+    seen = [0]
+    while writer.poll() is None:
+        seen.append(assert_whole(tmp_path))
+    writer.communicate()
+    assert writer.returncode == 0
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 5
+    assert assert_whole(tmp_path) == 200
 
 
 def test_a_build_killed_before_its_first_publish_can_be_repeated(tmp_path: Path) -> None:
@@ -221,14 +285,13 @@ def test_a_reader_that_loses_the_race_opens_the_new_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, 1).close()
-    read = storage.read_manifest
     calls = []
 
     def slow_read(root: Path, kind: storage.Kind) -> dict[str, Any]:
-        manifest = read(root, kind)
+        manifest = read_manifest(root, kind)
         calls.append(kind)
         if len(calls) == 1:  # between reading the manifest and opening its files
-            monkeypatch.setattr(storage, "read_manifest", read)
+            monkeypatch.setattr(storage, "read_manifest", read_manifest)
             write(tmp_path, 2).close()
             monkeypatch.setattr(storage, "read_manifest", slow_read)
         return manifest

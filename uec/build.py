@@ -134,9 +134,7 @@ class _Writer:
     def add(self, chunk: list[Located], batch_size: int) -> None:
         # Identifiers first: a duplicate is found before its chunk is embedded.
         self._documents.add(chunk)
-        encodings = [
-            _encode(member, chunk, batch_size) for member in self._ensemble.members
-        ]
+        encodings = [_encode(member, chunk, batch_size) for member in self._ensemble.members]
         self._vectors.add(np.concatenate([e.mean for e in encodings], axis=1))
         sketch = np.stack([_sketch(e) for e in encodings], axis=-1)
         self._sketch.write(sketch.astype("<f4").tobytes())
@@ -170,9 +168,7 @@ def _encode(member: Member, chunk: list[Located], batch_size: int) -> MemberEnco
 def _sketch(encoding: MemberEncoding) -> np.ndarray:
     """(n, posteriors, 2): trace and profile moment."""
     gaussians = [encoding.gaussians[kind] for kind in POSTERIOR_KINDS]
-    return np.stack(
-        [np.stack([g.trace, g.profile_moment], axis=1) for g in gaussians], axis=1
-    )
+    return np.stack([np.stack([g.trace, g.profile_moment], axis=1) for g in gaussians], axis=1)
 
 
 def _chunks(documents: Iterable[Located], size: int) -> Iterator[list[Located]]:

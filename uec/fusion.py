@@ -149,10 +149,7 @@ def average(
     k = len(queries)
     query = _normalised_mixture(
         [q.gaussian.mean for q in queries],
-        [
-            q.gaussian.dense().variance if q.variance is None else q.variance
-            for q in queries
-        ],
+        [q.gaussian.dense().variance if q.variance is None else q.variance for q in queries],
         weights,
     )
     documents = _normalised_mixture(
@@ -164,9 +161,7 @@ def average(
         np.full(k, 1 / k),
     )
     mean, variance = moments(query, documents)
-    return Fused(
-        mean[0].astype(np.float64), variance[0].astype(np.float64), own, standardised
-    )
+    return Fused(mean[0].astype(np.float64), variance[0].astype(np.float64), own, standardised)
 
 
 def _normalised_mixture(

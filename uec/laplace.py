@@ -203,9 +203,7 @@ def _active_columns(queries: Encoding, passages: Encoding) -> np.ndarray:
     """Columns of the features that the fit can learn of, most frequent first if there are too many."""
     if not issparse(queries.features):
         return np.arange(queries.features.shape[1])
-    uses = sum(
-        np.asarray((side.features != 0).sum(axis=0)).ravel() for side in (queries, passages)
-    )
+    uses = sum(np.asarray((side.features != 0).sum(axis=0)).ravel() for side in (queries, passages))
     frequent = np.argsort(-uses, kind="stable")[:MAX_ACTIVE_FEATURES]
     return np.sort(frequent[uses[frequent] > 0])
 

@@ -14,7 +14,7 @@ outputs. The posteriors here are what a service loads: NumPy only, a few vectors
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +28,7 @@ POSTERIOR_KINDS: tuple[PosteriorKind, ...] = ("diag", "kron")
 Features: TypeAlias = Float[np.ndarray, "n h"] | csr_array
 
 
+@runtime_checkable
 class Posterior(Protocol):
     """What an ensemble needs of a member's posterior."""
 

@@ -266,10 +266,10 @@ def _text(line: Line, record: dict[str, Any], keys: Sequence[str]) -> str:
 
 
 def _key(line: Line, record: Mapping[str, Any], keys: Sequence[str]) -> str:
-    for key in keys:
-        if key in record:
-            return key
-    line.refuse(f"no key {' or '.join(map(repr, keys))}; the keys are {sorted(record)}")
+    key = next((key for key in keys if key in record), None)
+    if key is None:
+        line.refuse(f"no key {' or '.join(map(repr, keys))}; the keys are {sorted(record)}")
+    return key
 
 
 def _filled(line: Line, name: str, value: str) -> str:

@@ -348,9 +348,7 @@ class Retriever:
                 "average fusion needs members of one dimension; got "
                 + ", ".join(
                     f"{name} {d}"
-                    for name, d in zip(
-                        self.ensemble.names, self.ensemble.dimensions, strict=True
-                    )
+                    for name, d in zip(self.ensemble.names, self.ensemble.dimensions, strict=True)
                 )
                 + "; use concat"
             )

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from uec.errors import BusyError, CorruptArtefactError, InputError, MismatchError, NotFoundError
 from uec.manifest import (
@@ -81,7 +81,7 @@ class Artefact:
         """Let writers remove this version once a newer one is published. Idempotent."""
         self._unpin()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Artefact:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +98,7 @@ class Draft:
         self._lock: int | None = None
         self._published = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Draft:
         _require_ours(self._root, self._kind)
         self._root.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self._root)

@@ -42,9 +42,7 @@ def member_weights(
     return np.asarray(softmax(log_prior - traces / temperature, axis=1))
 
 
-def explicit_weights(
-    weights: Float[np.ndarray, " k"], n_queries: int
-) -> Float[np.ndarray, "n k"]:
+def explicit_weights(weights: Float[np.ndarray, " k"], n_queries: int) -> Float[np.ndarray, "n k"]:
     """The caller's own weights for every query, normalised to sum to one.
 
     Raises:

@@ -105,8 +105,8 @@ def unit_rows(matrix: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     """Rows divided by their Euclidean length, in float64; no row may be zero."""
     rows = matrix.astype(np.float64)
     # The largest entry first, so that squares of very long or short rows do not leave the range.
-    rows /= np.abs(rows).max(axis=1, keepdims=True)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.maximum(rows.max(axis=1), -rows.min(axis=1))[:, None]
+    rows /= np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     return rows
 
 

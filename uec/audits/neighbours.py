@@ -49,7 +49,7 @@ class Neighbours:
         self._order = np.random.default_rng(seed).permutation(len(unit))
         self._queries = unit.astype(np.float32)
         unit -= unit.mean(axis=0)
-        self._base = np.ascontiguousarray(unit[self._order], dtype=np.float32)
+        self._base = unit.astype(np.float32)[self._order]
 
     def __len__(self) -> int:
         return len(self._base)

@@ -76,7 +76,7 @@ def retention(
 
 
 def sizes(
-    n: int, fixed: Sequence[int], percents: Sequence[float]
+    n: int, fixed: Sequence[int], percents: Sequence[int | float]
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Neighbourhood sizes by label: ``"10"`` for k = 10, ``"5%"`` for k = ceil(0.05 n).
 
@@ -107,7 +107,7 @@ def audit(
     *,
     measure: Measure = "jaccard",
     fixed: Sequence[int] = (5, 10, 20, 50),
-    percents: Sequence[float] = (1, 2, 5, 10, 20),
+    percents: Sequence[int | float] = (1, 2, 5, 10, 20),
     subtract_chance: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
@@ -195,8 +195,8 @@ def _findings(
     kept = ", ".join(f"{row['member']} {percent(row[key])}" for row in ranked)
     base = "chance, already taken off, is" if subtracted else "chance alone gives"
     findings = [
-        f"Share of the {k} nearest neighbours that a text's partner keeps on the other side: "
-        f"{kept}; {base} {percent(floor)}."
+        f"Of a text's {k} nearest neighbours and its partner's {k} on the other side, the share "
+        f"that are the same: {kept}; {base} {percent(floor)}."
     ]
     zero = 0.0 if subtracted else floor
     lost = [row["member"] for row in ranked if row[key] < zero + 3 * row["standard_error"]]

@@ -84,7 +84,9 @@ class Probe:
         found = []
         for start in range(0, len(embeddings), rows):
             part = slice(start, start + rows)
-            found.extend(top_entries(self.scores(embeddings[part], with_bias=with_bias), sizes[part]))
+            found.extend(
+                top_entries(self.scores(embeddings[part], with_bias=with_bias), sizes[part])
+            )
         return found
 
 
@@ -119,10 +121,9 @@ def loss_and_gradients(embeddings, counts, bias, factors):
         rr = torch.from_numpy(np.repeat(np.arange(x.shape[0]), np.diff(x.indptr)))
         cc = torch.from_numpy(x.indices.astype(np.int64))
         val = torch.from_numpy(x.data.astype(np.float32))
-        picked = logits[rr, cc]
-        lse = torch.logsumexp(logits, dim=1)
-        total += float((lens * lse).sum() - (val * picked).sum())
-        logits.sub_(lse[:, None]).exp_().mul_(lens[:, None])
+        logp = torch.log_softmax(logits, dim=1)
+        total -= float((val * logp[rr, cc]).sum())
+        logits = logp.exp_().mul_(lens[:, None])
         logits[rr, cc] -= val
         gb += logits.sum(0)
         grads[0].addmm_(logits.T, inner)
@@ -139,8 +140,9 @@ def fit(vocabulary, views, counts, held_views, held_counts, training, weights=No
     scale = 1 / (stacked.std(0) + 1e-9) if training.scaling == "standardise" else np.ones(d)
     if training.scaling == "unit":
         scale = np.full(d, 1 / stacked.std(0).mean())
-    if training.scaling=="norm":
-        scale = np.full(d, np.sqrt(d)); centre=np.zeros(d)
+    if training.scaling == "norm":
+        scale = np.full(d, np.sqrt(d))
+        centre = np.zeros(d)
     centre, scale = centre.astype(np.float32), scale.astype(np.float32)
     U = [torch.from_numpy((np.asarray(z, np.float32) - centre) * scale) for z in views]
     weights = weights or [1 / len(U)] * len(U)
@@ -153,12 +155,15 @@ def fit(vocabulary, views, counts, held_views, held_counts, training, weights=No
     factors = [torch.randn(*s, generator=gen) * (2 / sum(s)) ** 0.5 for s in shapes]
     freq = np.asarray(counts.sum(axis=0)).ravel() + 1
     bias = torch.from_numpy(np.log(freq / freq.sum()).astype(np.float32))
-    if training.bias_init == "zero": bias = torch.zeros(v)
+    if training.bias_init == "zero":
+        bias = torch.zeros(v)
     params = [bias, *factors]
     for p in params:
         p.grad = torch.zeros_like(p)
-    opt = torch.optim.AdamW(params, lr=training.learning_rate, weight_decay=training.wd, fused=True)
-    sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, mode="max", factor=0.5, patience=training.halve_after)
+    opt = torch.optim.AdamW([{"params":[bias],"weight_decay":0.0},{"params":factors,"weight_decay":training.wd}], lr=training.learning_rate, fused=True)
+    sched = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        opt, mode="max", factor=0.5, patience=training.halve_after
+    )
     n = counts.shape[0]
     wanted = references(held_counts)
     sizes = [2 * len(w) for w in wanted]
@@ -170,27 +175,51 @@ def fit(vocabulary, views, counts, held_views, held_counts, training, weights=No
         for s in range(0, n, training.batch_size):
             idx = np.sort(order[s : s + training.batch_size])
             x = counts[idx]
-            gb = torch.zeros_like(bias); gf = [torch.zeros_like(f) for f in factors]
+            gb = torch.zeros_like(bias)
+            gf = [torch.zeros_like(f) for f in factors]
             for u, w in zip(U, weights):
                 l, b, f = loss_and_gradients(u[idx], x, bias, factors)
-                tot += w * l; gb += w * b
-                for a, c in zip(gf, f): a += w * c
-            for p, g in zip(params, [gb, *gf]): p.grad = g
+                tot += w * l
+                gb += w * b
+                for a, c in zip(gf, f):
+                    a += w * c
+            for p, g in zip(params, [gb, *gf]):
+                p.grad = g
             opt.step()
             lr = opt.param_groups[0]["lr"]
             if training.l1:
                 t = lr * training.l1
                 A = factors[0]
-                A.copy_(torch.sign(A) * torch.clamp(A.abs() - t, min=0))
+                A.copy_(torch.nn.functional.softshrink(A, t))
         if epoch % training.evaluate_every == 0 or epoch == training.max_epochs:
-            probe = Probe(vocabulary, factors[0].numpy(), factors[1].numpy() if len(factors) == 2 else None, bias.numpy(), centre, scale)
-            r = float(np.mean([recall(probe.top(z, sizes, with_bias=training.select_bias), wanted).mean() for z in held_views]))
+            probe = Probe(
+                vocabulary,
+                factors[0].numpy(),
+                factors[1].numpy() if len(factors) == 2 else None,
+                bias.numpy(),
+                centre,
+                scale,
+            )
+            r = float(
+                np.mean(
+                    [
+                        recall(probe.top(z, sizes, with_bias=training.select_bias), wanted).mean()
+                        for z in held_views
+                    ]
+                )
+            )
             hist.append((epoch, tot / n, r, lr))
             sched.step(r)
             if r > best:
                 best, stale = r, 0
-                best_probe = replace(probe, words=probe.words.copy(), projection=None if probe.projection is None else probe.projection.copy(), bias=probe.bias.copy())
+                best_probe = replace(
+                    probe,
+                    words=probe.words.copy(),
+                    projection=None if probe.projection is None else probe.projection.copy(),
+                    bias=probe.bias.copy(),
+                )
             else:
                 stale += 1
-                if stale >= training.stop_after: break
+                if stale >= training.stop_after:
+                    break
     return replace(best_probe, history=tuple(hist))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -17,6 +17,7 @@ Progress = Callable[[int], None]
 """Called with the number of texts done since the last call."""
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """One embedding model whose last linear layer can be read."""
 

@@ -61,7 +61,7 @@ class BertSize:
 def write(
     folder: Path,
     size: BertSize,
-    weights: Mapping[str, Float[np.ndarray, "..."]],
+    weights: Mapping[str, Float[np.ndarray, "*_shape"]],
     *,
     max_length: int,
     prompts: Mapping[str, str],

@@ -1,17 +1,17 @@
 """Find the last linear layer of a model by what its modules do, never by name or by sizes.
 
-The pipeline's modules say which kind of readout there can be. For a transformer without a Dense head,
-a traced probe gives the rest: the normalisation whose output the pooling reads, and the last Linear
-called before it. Both are then verified: the normalisation must compute what its kind computes, and
-a change of the Linear's output must be the same change of the normalisation's input. A model that
-passes none of this is refused with the reason.
+The pipeline's modules say which kind of readout there can be. For a transformer without a Dense
+head, a traced probe gives the rest: the normalisation whose output the pooling reads, and the last
+Linear called before it. Both are then verified: the normalisation must compute what its kind
+computes, and a change of the Linear's output must be the same change of the normalisation's input.
+A model that fails is refused with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -76,7 +76,7 @@ def find_readout(model: SentenceTransformer, name: str) -> Readout:
         if bag.mode != "mean" or bag.padding_idx is not None or bag.max_norm is not None:
             raise _refuse(name, f"its embedding bag is not a plain mean: {bag}")
         return StaticReadout(model, first)
-    return _norm_readout(model, name, first, rest[0][1])
+    return _norm_readout(model, name, first, cast(Pooling, rest[0][1]))
 
 
 def _dense_readout(model: SentenceTransformer, name: str, key: str, dense: Dense) -> DenseReadout:
@@ -89,7 +89,7 @@ def _dense_readout(model: SentenceTransformer, name: str, key: str, dense: Dense
         dense.linear.weight
     )
     with torch.inference_mode(False), torch.enable_grad():
-        output, pull_back = torch.func.vjp(activation, u)
+        output, pull_back = torch.func.vjp(activation, u)[:2]
         # J^T v = diag(J^T 1) v for a random v only where J is diagonal.
         whole, diagonal = pull_back(direction)[0], direction * pull_back(torch.ones_like(u))[0]
     if output.shape != u.shape or not _close(whole, diagonal):
@@ -112,7 +112,7 @@ def _norm_readout(
     inputs = model.preprocess(PROBE_TEXTS)
     inputs = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
     calls, output = _trace(model, transformer, inputs)
-    tokens = output.get("token_embeddings")
+    tokens = output["token_embeddings"]
     norms = [call for call in calls if call.is_norm and _same(call.output, tokens)]
     if not norms:
         raise _refuse(name, "its token embeddings are not the output of a normalisation")
@@ -236,8 +236,11 @@ def _reaches(
 
 
 def _same(output: Tensor, tokens: Any) -> bool:
+    # Rows of padding may be NaN in both.
     return (
-        isinstance(tokens, Tensor) and output.shape == tokens.shape and torch.equal(output, tokens)
+        isinstance(tokens, Tensor)
+        and output.shape == tokens.shape
+        and torch.allclose(output, tokens, rtol=0, atol=0, equal_nan=True)
     )
 
 

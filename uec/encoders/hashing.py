@@ -89,7 +89,5 @@ class HashingEncoder:
             features=(counts / length).astype(np.float32),
             gain=None,
             tokens=np.array([len(text) for text in cut], np.int64),
-            truncated=np.array(
-                [len(text) > self._max_length for text in prompted], dtype=np.bool_
-            ),
+            truncated=np.array([len(text) > self._max_length for text in prompted], dtype=np.bool_),
         )

@@ -1,4 +1,4 @@
-"""Load sentence-transformers models: hub id, local folder or packaged weights; quietly, offline too.
+"""Load sentence-transformers models by hub id, local folder or packaged weights, quietly.
 
 Code that comes with a model is never run. This module knows nothing of readouts.
 """
@@ -13,8 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.utils.tqdm import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
 from sentence_transformers import SentenceTransformer
 from torch import nn
+from transformers.utils import logging as transformers_logging
 
 from uec.errors import InputError, NotFoundError, UnsupportedEncoderError
 from uec.records import MemberSpec
@@ -48,7 +55,7 @@ def load_model(spec: MemberSpec) -> tuple[SentenceTransformer, str | None]:
             )
     except OSError as error:
         advice = (
-            "the hub is not asked because HF_HUB_OFFLINE is set: unset it, or download the model first"
+            "HF_HUB_OFFLINE is set and the model is not in the cache; unset it to download it"
             if offline
             else "check the name, the revision and the connection, or give a local folder"
         )
@@ -64,8 +71,6 @@ def _is_offline() -> bool:
 
 def _hub_revision(source: str, revision: str | None) -> str | None:
     """Commit of a model just loaded from the hub, from the name of its folder in the cache."""
-    from huggingface_hub import try_to_load_from_cache
-
     cache = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
     for repository in (source,) if "/" in source else (f"sentence-transformers/{source}", source):
         for filename in ("modules.json", "config.json"):
@@ -90,13 +95,6 @@ def _device() -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep loaders and tokenizers from writing to the terminal; errors still do."""
-    from huggingface_hub.utils import (
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-    from transformers.utils import logging as transformers_logging
-
     loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
     hub_bars, bars = (
@@ -105,7 +103,7 @@ def quiet() -> Iterator[None]:
     )
     for logger in loggers:
         logger.setLevel(logging.ERROR)
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     disable_progress_bars()
     try:
         yield
@@ -113,7 +111,7 @@ def quiet() -> Iterator[None]:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         if bars:
-            transformers_logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         if hub_bars:
             enable_progress_bars()
 

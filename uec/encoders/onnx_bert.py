@@ -61,7 +61,7 @@ def convert(source: Path, tokenizer_files: Path, folder: Path, *, max_length: in
     )
 
 
-def bert_weights(model: ModelProto) -> dict[str, Float[np.ndarray, "..."]]:
+def bert_weights(model: ModelProto) -> dict[str, Float[np.ndarray, "*_shape"]]:
     """Return the tensors of an exported network under transformers' `BertModel` names."""
     from onnx import numpy_helper
 
@@ -84,7 +84,7 @@ def bert_weights(model: ModelProto) -> dict[str, Float[np.ndarray, "..."]]:
     return weights
 
 
-def size_of(weights: dict[str, Float[np.ndarray, "..."]]) -> BertSize:
+def size_of(weights: dict[str, Float[np.ndarray, "*_shape"]]) -> BertSize:
     """Read the sizes of a BERT off the shapes of its tensors."""
     vocabulary, hidden = weights["embeddings.word_embeddings.weight"].shape
     layers = sum(name.endswith("intermediate.dense.bias") for name in weights)

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from uuid import uuid4
@@ -153,7 +153,8 @@ def materialise(name: str) -> Path:
     """
     if name not in MODELS:
         raise NotFoundError(
-            f"no packaged model {name!r}; known are {', '.join(f'pkg:{other}' for other in known())}"
+            f"no packaged model pkg:{name}; known are "
+            + ", ".join(f"pkg:{other}" for other in known())
         )
     model = MODELS[name]
     if model.convert is None:
@@ -163,7 +164,7 @@ def materialise(name: str) -> Path:
     if not folder.is_dir():
         paths = _checked(name, model)
         _log.info("converting pkg:%s into %s, once", name, folder)
-        _publish(folder, lambda aside: model.convert(paths, aside))
+        _publish(folder, partial(model.convert, paths))
     return folder
 
 
@@ -202,8 +203,8 @@ def _check(source: Source, path: Path) -> Path:
 
 
 @cache
-def _sha256(path: Path, size: int, modified_ns: int) -> str:  # noqa: ARG001 (they key the cache)
-    """Hash a file once a process, and again when its size or time changes."""
+def _sha256(path: Path, size: int, modified_ns: int) -> str:
+    """Hash a file once a process, and again when its size or time, part of the key, change."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -221,7 +222,7 @@ def _publish(folder: Path, write: Callable[[Path], None]) -> None:
     try:
         write(aside)
         try:
-            os.replace(aside, folder)
+            aside.replace(folder)
         except OSError:
             # Another process was faster; what it made is the same.
             if not folder.is_dir():

@@ -1,9 +1,9 @@
 """An encoder on a sentence-transformers model: its embedding and what its last layer read.
 
-The model is run as ``SentenceTransformer.encode_query`` and ``encode_document`` run it: same prompts,
-same tokens, same modules. The readout (`uec.encoders.readouts`) listens in the same pass, so the
-uncertainty costs about one percent of it. For the cosine, z/|z| is given and the features are divided by
-|z|: first-order, without the radial part. This module knows nothing of posteriors.
+The model is run as ``SentenceTransformer.encode_query`` and ``encode_document`` run it: same
+prompts, same tokens, same modules. The readout (`uec.encoders.readouts`) listens in the same pass,
+so that uncertainty costs about a percent of it. For the cosine, z/|z| is given and the features are
+divided by |z|: first order, the radial part not removed. This module knows nothing of posteriors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import Tensor, nn
 
 from uec.encoders import Progress
-from uec.encoders.readouts import Reading, find_readout
+from uec.encoders.finding import find_readout
+from uec.encoders.loading import load_model, quiet, weights_sha256
+from uec.encoders.readouts import Reading
 from uec.errors import EmbeddingError, InputError, UnsupportedEncoderError
 from uec.records import Encoding, MemberSpec, Role, Similarity
 
@@ -144,14 +146,15 @@ class TransformerEncoder:
         self, batch: list[str], rows: Int[np.ndarray, " n"], role: Role
     ) -> tuple[Reading, Int[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
         """Tokenize and run one batch; gives its reading, tokens read, and where text was cut."""
-        with quiet():
-            inputs = self._model.preprocess(batch, prompt=self._prompts[role] or None, task=role)
-            counts = _count_tokens(inputs, len(batch))
-            cut = self._cut(batch, inputs, counts, role)
+        inputs = self._model.preprocess(batch, prompt=self._prompts[role] or None, task=role)
+        counts = _count_tokens(inputs, len(batch))
+        cut = self._cut(batch, inputs, counts, role)
         if not counts.all():
+            row = int(rows[counts == 0][0])
             raise EmbeddingError(
-                f"text {rows[counts == 0][0]} has no token that {self.spec.name!r} knows, so it has "
-                "no embedding; leave it out"
+                f"{self.spec.name!r} finds no token in text {row}, so it has no embedding; "
+                "leave that text out",
+                row,
             )
         device = self._model.device
         placed = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
@@ -173,12 +176,13 @@ class TransformerEncoder:
         if encodings is not None:
             return np.array([bool(encoding.overflowing) for encoding in encodings])
         # A tokenizer written in Python does not say what it cut: count again without a limit.
-        whole = self._model.preprocess(
-            batch,
-            prompt=prompt or None,
-            task=role,
-            processing_kwargs={"text": {"truncation": False}},
-        )
+        with quiet():
+            whole = self._model.preprocess(
+                batch,
+                prompt=prompt or None,
+                task=role,
+                processing_kwargs={"text": {"truncation": False}},
+            )
         return np.asarray(_count_tokens(whole, len(batch)) > counts)
 
     def _finish(
@@ -195,10 +199,9 @@ class TransformerEncoder:
             usable &= np.isfinite(data).all(1)
         if not usable.all():
             bad = int(np.flatnonzero(~usable)[0])
-            what = "a zero" if length[bad] == 0 else "a NaN or infinite"
+            row, what = int(rows[bad]), "a zero" if length[bad] == 0 else "a NaN or infinite"
             raise EmbeddingError(
-                f"{self.spec.name!r} gave {what} embedding for text {rows[bad]}; leave that text out "
-                "or, if many fail, load the model in float32"
+                f"{self.spec.name!r} gave {what} embedding for text {row}; leave that text out", row
             )
         if self.similarity == "dot":
             return raw, reading.features
@@ -234,10 +237,10 @@ def _prompt(model: SentenceTransformer, spec: MemberSpec, role: Role) -> str:
     if override is not None:
         return override
     names = [name for name in PROMPT_NAMES[role] if name in model.prompts]
-    if not names:
-        return model.prompts.get(model.default_prompt_name, "")
+    if not names and model.default_prompt_name is not None:
+        names = [model.default_prompt_name]
     # sentence-transformers adds an empty "document" to a model that only has a "passage".
-    return next((model.prompts[name] for name in names if model.prompts[name]), "")
+    return next((text for name in names if (text := model.prompts[name])), "")
 
 
 def _set_max_length(model: SentenceTransformer, wanted: int | None) -> Any:

@@ -65,6 +65,11 @@ class Unigram:
         return float(self.scores.min()) - UNKNOWN_PENALTY
 
     @property
+    def characters(self) -> set[str]:
+        """Characters that occur in pieces."""
+        return {character for piece in self.pieces for character in piece}
+
+    @property
     def specials(self) -> tuple[int, int, int, int]:
         """Ids that stand for no text: begin, end, padding, unknown."""
         return self.bos_id, self.eos_id, self.pad_id, self.unk_id
@@ -92,7 +97,7 @@ def write(folder: Path, vocabulary: Unigram, *, max_length: int) -> None:
             "sep_token": eos,
             "pad_token": pad,
             "unk_token": unk,
-            # A text that spells "<s>" is text: it must not cut the normalisation in two.
+            # A text that spells "<s>" is not cut there before it is normalised.
             "split_special_tokens": True,
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", "attention_mask"],
@@ -125,11 +130,11 @@ def tokenizer(vocabulary: Unigram) -> Tokenizer:
 
     built = Tokenizer(models.Unigram(scored, vocabulary.unk_id, byte_fallback=False))
     built.normalizer = _normaliser(vocabulary.replacements)
-    known = {character for piece in vocabulary.pieces for character in piece}
+    unknown = Regex(f"[^{_character_class(vocabulary.characters)}]")
     built.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(SPACE, "merged_with_next"),
-            pre_tokenizers.Split(Regex(f"[^{_character_class(known)}]"), "isolated"),
+            pre_tokenizers.Split(unknown, "isolated"),
         ]
     )
     bos, eos = vocabulary.pieces[vocabulary.bos_id], vocabulary.pieces[vocabulary.eos_id]
@@ -148,8 +153,7 @@ def aliases(vocabulary: Unigram) -> tuple[str, ...]:
     On their own they are unknown. They get ids after the last piece, with the unknown's score, and
     the model's rows for these ids must equal the unknown's row.
     """
-    known = {character for piece in vocabulary.pieces for character in piece}
-    return tuple(sorted(known.difference(vocabulary.pieces)))
+    return tuple(sorted(vocabulary.characters.difference(vocabulary.pieces)))
 
 
 def _normaliser(replacements: Mapping[str, str]) -> Normalizer:
@@ -205,7 +209,8 @@ def characters_map(replacements: Mapping[str, str]) -> bytes:
 class _DoubleArray:
     """Places the nodes of a trie over byte keys, each ended by a zero byte, in one array.
 
-    Entries are keys in increasing order, each with its value."""
+    Entries are keys in increasing order, each with its value.
+    """
 
     _BLOCK = 256  # exclusive or with a byte stays within an aligned block of this length
     _VALUE_BIT = 1 << 31

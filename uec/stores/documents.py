@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
@@ -84,7 +84,7 @@ class DocumentWriter:
         with closing(self._connection), suppress(sqlite3.ProgrammingError):
             self._connection.execute("COMMIT")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> DocumentWriter:
         return self
 
     def __exit__(
@@ -205,7 +205,7 @@ class DocumentStore:
         while self._idle:
             self._idle.pop().close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> DocumentStore:
         return self
 
     def __exit__(self, *_: object) -> None:

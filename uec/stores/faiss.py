@@ -19,7 +19,7 @@ import os
 import struct
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import faiss
 import numpy as np
@@ -98,7 +98,7 @@ class FaissStoreWriter:
         if not self.n_documents:
             raise InputError(f"{self._path}: no vectors were added; an index needs at least one")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> FaissStoreWriter:
         return self
 
     def __exit__(
@@ -146,7 +146,8 @@ class FaissStore:
         if len(bad):
             raise InputError(f"query vector {int(bad[0])} has NaN or infinite entries")
         similarities, rows = self._index.search(queries, min(n_candidates, self.n_documents))
-        if (rows < 0).any():
+        # FAISS pads with row -1 where it cannot rank; that must never look like a document.
+        if (rows < 0).any() or not np.isfinite(similarities).all():
             raise InputError("a query vector is so long that its inner products overflow float32")
         return similarities, rows
 

@@ -1,0 +1,1 @@
+"""Evaluation and measurements of UEC. Imports uec; nothing imports it."""

@@ -1,0 +1,72 @@
+"""Measures by ir-measures, with the two faults that make a silent mean turned into errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+from ir_measures import RR, R, nDCG
+
+from uec.errors import InputError
+
+Run = Mapping[str, Mapping[str, float]]
+"""Query id to document id to score."""
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+MEASURES = {"nDCG@10": nDCG @ 10, "Recall@100": R @ 100, "MRR": RR}
+
+
+def check_run(name: str, run: Run, qrels: Qrels) -> None:
+    """Refuse a run that a mean would flatter.
+
+    Raises:
+        InputError: a judged query has no documents, or a score is NaN or infinite.
+    """
+    missing = sorted(query_id for query_id in qrels if not run.get(query_id))
+    if missing:
+        raise InputError(f"{name}: {len(missing)} judged queries have no result: {missing[:3]}")
+    for query_id, scores in run.items():
+        if not all(math.isfinite(score) for score in scores.values()):
+            raise InputError(f"{name}: query {query_id!r} has a score that is NaN or infinite")
+
+
+def per_query(name: str, run: Run, qrels: Qrels) -> dict[str, dict[str, float]]:
+    """Each measure of each judged query: measure to query id to value."""
+    check_run(name, run, qrels)
+    by_object = {measure: label for label, measure in MEASURES.items()}
+    values: dict[str, dict[str, float]] = {label: {} for label in MEASURES}
+    for metric in ir_measures.iter_calc(list(by_object), qrels, run):
+        values[by_object[metric.measure]][metric.query_id] = metric.value
+    return values
+
+
+def summary(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each measure and the number of queries behind it."""
+    means = {label: float(np.mean(list(v.values()))) for label, v in values.items()}
+    return {**means, "queries": len(next(iter(values.values())))}
+
+
+def paired_p_value(a: np.ndarray, b: np.ndarray, seed: int = 0, n_draws: int = 10_000) -> float:
+    """Two-sided randomisation test of the mean difference of two systems over the same queries.
+
+    Signs of the per-query differences are flipped at random (Smucker et al. 2007, CIKM).
+    """
+    difference = a - b
+    observed = abs(difference.mean())
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (n_draws, len(difference)))
+    extreme = np.abs((signs @ difference) / len(difference)) >= observed - 1e-12
+    return float((extreme.sum() + 1) / (n_draws + 1))
+
+
+def write_trec(path: Path, tag: str, run: Run) -> None:
+    """Write a run in TREC's format, best first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for query_id, scores in run.items():
+            ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+            for rank, (doc_id, score) in enumerate(ranked, 1):
+                file.write(f"{query_id} Q0 {doc_id} {rank} {score:.6f} {tag}\n")

@@ -1,0 +1,116 @@
+"""The systems that are compared, each a function from an index and queries to a run.
+
+Every fused system is the product itself (`Retriever.search`) with other options; only the baselines that
+the product does not offer are written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measures import Run
+from uec.encoders import Encoder, Progress
+from uec.records import Encoding, Query, Ranking, Role
+from uec.retriever import Retriever, SearchOptions
+
+DEPTH = 100
+"""Documents kept a query: enough for Recall@100."""
+
+RRF_K = 60
+"""Constant of reciprocal rank fusion (Cormack et al. 2009, SIGIR)."""
+
+System = Callable[[Retriever, Sequence[Query]], Run]
+
+
+class RememberingEncoder:
+    """Encodes the same texts once: the systems differ after the encoder, not in it."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._remembered: dict[tuple[Role, tuple[str, ...]], Encoding] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        role: Role,
+        *,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Encoding:
+        """As the encoder's own `encode`."""
+        key = (role, tuple(texts))
+        if key not in self._remembered:
+            self._remembered[key] = self._encoder.encode(
+                texts, role, batch_size=batch_size, progress=progress
+            )
+        return self._remembered[key]
+
+
+def systems(retriever: Retriever) -> dict[str, System]:
+    """Every system that an index can be asked for, by name."""
+    names = retriever.ensemble.names
+    uniform = dict.fromkeys(names, 1.0)
+    table: dict[str, System] = {name: _searched(weights={name: 1.0}, beta=0.0) for name in names}
+    table["uniform-average"] = uniform_average
+    table["uniform-fusion"] = _searched(weights=uniform, beta=0.0)
+    table["rrf"] = reciprocal_rank_fusion
+    table["uec-diag"] = _searched(posterior="diag")
+    table["uec-kron"] = _searched(posterior="kron")
+    table["uec"] = _searched()
+    return table
+
+
+def _searched(**changes: Any) -> System:
+    def run(retriever: Retriever, queries: Sequence[Query]) -> Run:
+        texts = [query.text for query in queries]
+        rankings = retriever.search(texts, SearchOptions(top_k=DEPTH), **changes)
+        return _as_run(queries, rankings)
+
+    return run
+
+
+def _as_run(queries: Sequence[Query], rankings: Sequence[Ranking]) -> Run:
+    return {
+        query.query_id: {hit.doc_id: hit.score for hit in ranking.hits}
+        for query, ranking in zip(queries, rankings, strict=True)
+    }
+
+
+def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
+    """Raw vectors averaged on both sides, by brute force; members of other dimension are left out."""
+    weighed = retriever.weigh([query.text for query in queries])
+    index = retriever.index
+    everything = index.store.fetch(np.arange(len(index)))
+    width = retriever.ensemble.dimensions[0]
+    usable = [k for k, d in enumerate(retriever.ensemble.dimensions) if d == width]
+    documents = sum(everything[:, index.corpora[k].columns] for k in usable)
+    averaged = sum(weighed.members[k].mean for k in usable)
+    similarities = averaged @ documents.T
+    run = {}
+    for query, row in zip(queries, similarities, strict=True):
+        best = np.argsort(-row, kind="stable")[:DEPTH]
+        ids = index.documents.ids(best)
+        run[query.query_id] = dict(zip(ids, row[best].tolist(), strict=True))
+    return run
+
+
+def reciprocal_rank_fusion(retriever: Retriever, queries: Sequence[Query]) -> Run:
+    """Sum over members of ``1 / (60 + rank)`` in their own rankings of 1000."""
+    texts = [query.text for query in queries]
+    fused: dict[str, dict[str, float]] = {query.query_id: {} for query in queries}
+    for name in retriever.ensemble.names:
+        options = SearchOptions(top_k=1000, weights={name: 1.0}, beta=0.0)
+        for query, ranking in zip(queries, retriever.search(texts, options), strict=True):
+            scores = fused[query.query_id]
+            for rank, hit in enumerate(ranking.hits, 1):
+                scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + 1.0 / (RRF_K + rank)
+    return {
+        query_id: dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH])
+        for query_id, scores in fused.items()
+    }

@@ -1,0 +1,399 @@
+"""The command line: every command is a library call with flags.
+
+Imports happen inside the commands, so that ``uec --help`` answers at once and ``uec search`` never loads
+what only a fit needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from uec import __version__
+from uec.errors import InputError, UECError
+
+if TYPE_CHECKING:
+    from uec.laplace import FitSettings
+    from uec.records import MemberSpec, Pair, Ranking
+
+FOLDER = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path)
+
+
+class _Group(click.Group):
+    """Turns this package's errors into one line and exit code 1; anything else is a bug and shows."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UECError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Several text embedders behind one search, each trusted as far as it knows the query."""
+
+
+@main.command()
+@click.option(
+    "--member",
+    "members",
+    multiple=True,
+    metavar="NAME=MODEL",
+    help="A sentence-transformers hub id or folder, or pkg:NAME. Repeat for each member.",
+)
+@click.option(
+    "--members-file",
+    type=FILE,
+    help="JSON list of members with name, model, revision, query_prompt, document_prompt, max_length.",
+)
+@click.option(
+    "--pairs",
+    "pairs",
+    multiple=True,
+    metavar="[NAME=]FILE",
+    help="Competence pairs (JSONL or TSV of query, passage): data like the encoders' training data, "
+    "in languages that they know. NAME= gives one member its own.",
+)
+@click.option(
+    "--corpus",
+    type=FILE,
+    help="Take pairs from this corpus instead: a sentence and the rest of its passage.",
+)
+@click.option("--n-pairs", default=2000, show_default=True, help="Pairs used at the most.")
+@click.option("--out", type=FOLDER, required=True, help="Ensemble folder to write.")
+@click.option("--batch-size", default=64, show_default=True, help="Candidates a text of the fit.")
+@click.option(
+    "--contrastive-temperature",
+    default=0.05,
+    show_default=True,
+    help="Of the likelihood; the one the encoders were trained with if you know it.",
+)
+@click.option("--prior-precision", type=float, help="Fixed; default: marginal likelihood.")
+@click.option("--rank", default=256, show_default=True, help="Directions the Kronecker form keeps.")
+@click.option(
+    "--paper",
+    is_flag=True,
+    help="The published code's choices: empirical Fisher, prior precision 1e-5.",
+)
+@click.option("--seed", default=0, show_default=True)
+def fit(
+    members: tuple[str, ...],
+    members_file: Path | None,
+    pairs: tuple[str, ...],
+    corpus: Path | None,
+    n_pairs: int,
+    out: Path,
+    batch_size: int,
+    contrastive_temperature: float,
+    prior_precision: float | None,
+    rank: int,
+    paper: bool,
+    seed: int,
+) -> None:
+    """Fit the posteriors of an ensemble's members and write an ensemble folder."""
+    from uec.ensemble import check_specs
+    from uec.laplace import PAPER_SETTINGS, FitSettings
+
+    specs = _specs(members, members_file)
+    check_specs(specs)
+    settings = FitSettings(batch_size, contrastive_temperature, prior_precision, "ggn", rank)
+    by_member = _pairs(specs, pairs, corpus, n_pairs, seed)
+    _fit(specs, by_member, PAPER_SETTINGS if paper else settings, out, seed)
+
+
+def _fit(
+    specs: list[MemberSpec],
+    pairs: dict[str, list[Pair]],
+    settings: FitSettings,
+    out: Path,
+    seed: int,
+) -> None:
+    from uec.fitting import fit_ensemble
+
+    total = 2 * sum(len(own) for own in pairs.values())
+    with _progress("fitting", total) as advance:
+        ensemble = fit_ensemble(specs, pairs, settings, seed=seed, progress=advance)
+    artefact = ensemble.save(out)
+    _table(
+        ("member", "dims", "pairs", "prior precision (kron)", "partner probability", "readout"),
+        [
+            (
+                member.name,
+                member.encoder.dimension,
+                member.fit["report"]["n_pairs"],
+                f"{member.fit['report']['kron_prior_precision']:.3g}",
+                f"{member.fit['report']['partner_probability']:.2f}",
+                member.encoder.identity["readout"]["kind"],
+            )
+            for member in ensemble.members
+        ],
+    )
+    click.echo(f"wrote ensemble {out} (fingerprint {artefact.fingerprint[:12]})")
+
+
+@main.command()
+@click.option("--ensemble", "ensemble_path", type=FOLDER, required=True, help="From `uec fit`.")
+@click.option(
+    "--corpus", type=FILE, required=True, help="JSONL, JSONL.gz or BEIR folder: _id, title, text."
+)
+@click.option("--out", type=FOLDER, required=True, help="Index folder to write.")
+@click.option(
+    "--variance",
+    type=click.Choice(["sketch", "full"]),
+    default="sketch",
+    show_default=True,
+    help="full also stores every variance, three times the size; for comparison.",
+)
+@click.option("--batch-size", default=32, show_default=True, help="Texts a forward pass.")
+def index(ensemble_path: Path, corpus: Path, out: Path, variance: str, batch_size: int) -> None:
+    """Embed a corpus with every member and write an index folder."""
+    from uec.build import build_index
+    from uec.ensemble import Ensemble
+    from uec.readers import read_corpus_lines
+
+    documents = read_corpus_lines(corpus)
+    ensemble = Ensemble.load(ensemble_path)
+    with _progress("indexing", None) as advance:
+        artefact = build_index(
+            ensemble,
+            documents,
+            out,
+            variance=variance,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            progress=advance,
+        )
+    n = artefact.content["n_documents"]
+    for name, cut in artefact.content["truncated"].items():
+        if cut:
+            click.echo(f"note: {name} cut {cut} of {n} documents to its maximum length", err=True)
+    click.echo(f"wrote index {out}: {n} documents (fingerprint {artefact.fingerprint[:12]})")
+
+
+def _search_options(command: Callable[..., None]) -> Callable[..., None]:
+    from uec.fusion import FUSIONS
+    from uec.posterior import POSTERIOR_KINDS
+
+    options = (
+        click.option("--top-k", default=10, show_default=True, help="Hits to return."),
+        click.option("--n-candidates", default=1000, show_default=True, help="Reranked."),
+        click.option(
+            "--posterior", type=click.Choice(POSTERIOR_KINDS), default="kron", show_default=True
+        ),
+        click.option("--temperature", type=float, help="Of the weights; inf ignores the traces."),
+        click.option("--beta", type=float, help="Weight of the variance in the score; 0: none."),
+        click.option("--fusion", type=click.Choice(FUSIONS), default="concat", show_default=True),
+        click.option("--weights", metavar="NAME=W,…", help="Fixed weights instead of the traces'."),
+        click.option("--explain", is_flag=True, help="Show what each member says of each hit."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.option("--index", "index_path", type=FOLDER, required=True, help="From `uec index`.")
+@_search_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a query.")
+@click.argument("queries", nargs=-1, required=True)
+def search(
+    index_path: Path,
+    as_json: bool,
+    queries: tuple[str, ...],
+    weights: str | None,
+    **options: Any,
+) -> None:
+    """Search an index for one or more QUERIES."""
+    from uec.retriever import Retriever
+
+    retriever = Retriever.open(index_path)
+    rankings = retriever.search(list(queries), weights=_weights(weights), **options)
+    for ranking in rankings:
+        if as_json:
+            click.echo(json.dumps(asdict(ranking), ensure_ascii=False))
+        else:
+            show_ranking(ranking)
+
+
+@main.command()
+@click.option("--index", "index_path", type=FOLDER, required=True, help="From `uec index`.")
+@click.option("--address", default="127.0.0.1:50051", show_default=True, metavar="HOST:PORT")
+def serve(index_path: Path, address: str) -> None:
+    """Serve an index over gRPC until SIGTERM."""
+    from uec_server.app import serve as run
+
+    sys.exit(run(index_path, address))
+
+
+@main.command()
+@click.argument("path", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="The whole manifest.")
+def info(path: Path, as_json: bool) -> None:
+    """Say what an ensemble or index folder holds, and check its files."""
+    from uec.storage import open_any
+
+    artefact = open_any(path)
+    if as_json:
+        click.echo(json.dumps(artefact.manifest, indent=1, ensure_ascii=False))
+        return
+    content = artefact.content
+    kind = artefact.manifest["kind"]
+    click.echo(f"{kind} {path}, written {artefact.manifest['created']}, all checksums right")
+    click.echo(f"fingerprint {artefact.fingerprint}")
+    if kind == "index":
+        click.echo(f"{content['n_documents']} documents, {content['variance']} variance")
+    members = content["ensemble"]["members"] if kind == "index" else content["members"]
+    _table(
+        ("member", "model", "dims", "max length", "query prompt", "fit pairs", "pairs sha256"),
+        [
+            (
+                member["spec"]["name"],
+                member["spec"]["model"],
+                member["identity"]["dimension"],
+                member["identity"]["max_length"],
+                repr(member["identity"]["query_prompt"]),
+                member["fit"]["report"]["n_pairs"],
+                member["fit"]["pairs_sha256"][:12],
+            )
+            for member in members
+        ],
+    )
+
+
+@main.command()
+@click.option("--keep", type=FOLDER, help="Keep the ensemble and index in this folder.")
+def demo(keep: Path | None) -> None:
+    """Fit, index, serve and search this Python's own docstrings with three real encoders."""
+    from uec.demo import run
+
+    run(keep, _progress, _table, show_ranking)
+
+
+def show_ranking(ranking: Ranking) -> None:
+    """Print one ranking for a person."""
+    weights = ", ".join(f"{name} {w:.2f}" for name, w in ranking.weights.items())
+    click.secho(ranking.query, bold=True)
+    click.echo(f"  weights: {weights}")
+    for name in ranking.truncated:
+        click.echo(f"  note: {name} cut the query to its maximum length")
+    for rank, hit in enumerate(ranking.hits, 1):
+        line = " ".join(f"{hit.document.title} {hit.document.text}".split())
+        deviation = hit.variance**0.5
+        click.echo(
+            f"  {rank:2d}. {hit.score:6.3f}  similarity {hit.similarity:5.2f} ± {deviation:4.2f}"
+            f"  {hit.doc_id}: {line[:70]}"
+        )
+        for member in hit.members:
+            click.echo(
+                f"        {member.member}: similarity {member.similarity:.3f}, "
+                f"{member.standardised:+.2f} spreads, trace {member.trace:.2f}"
+            )
+
+
+def _specs(members: tuple[str, ...], members_file: Path | None) -> list[MemberSpec]:
+    from uec.records import MemberSpec
+
+    specs = []
+    for item in members:
+        name, equals, model = item.partition("=")
+        if not equals or not model:
+            raise InputError(f"--member {item!r}: expected NAME=MODEL")
+        specs.append(MemberSpec(name, model))
+    if members_file is not None:
+        try:
+            specs += [MemberSpec(**entry) for entry in json.loads(members_file.read_text("utf-8"))]
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(f"{members_file}: not a JSON list of members: {error}") from error
+    if not specs:
+        raise InputError("no members: give --member NAME=MODEL or --members-file FILE")
+    return specs
+
+
+def _pairs(
+    specs: list[MemberSpec],
+    given: tuple[str, ...],
+    corpus: Path | None,
+    n_pairs: int,
+    seed: int,
+) -> dict[str, list[Pair]]:
+    """Pairs of each member: its own, else the common ones, else sentences of the corpus."""
+    from itertools import islice
+
+    from uec.readers import read_corpus, read_pairs
+
+    names = {spec.name for spec in specs}
+    files: dict[str, Path] = {}
+    for item in given:
+        name, equals, path = item.partition("=")
+        files[name if equals and name in names else ""] = Path(
+            path if equals and name in names else item
+        )
+    if not files and corpus is None:
+        raise InputError("no pairs: give --pairs FILE, --pairs NAME=FILE or --corpus FILE")
+    read = {key: list(islice(read_pairs(path), n_pairs)) for key, path in files.items()}
+    if corpus is not None and "" not in read:
+        from uec.selfretrieval import sentence_pairs
+
+        read[""] = sentence_pairs(read_corpus(corpus), n_pairs, seed)
+    return {spec.name: read.get(spec.name, read.get("", [])) for spec in specs}
+
+
+def _weights(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    try:
+        return {name: float(w) for name, w in (item.split("=") for item in text.split(","))}
+    except ValueError:
+        raise InputError(f"--weights {text!r}: expected NAME=NUMBER,NAME=NUMBER") from None
+
+
+@contextmanager
+def _progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error; silent when that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda n: bar.update(task, advance=n)
+
+
+def _table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headers, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+if __name__ == "__main__":
+    main()

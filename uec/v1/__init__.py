@@ -1,0 +1,1 @@
+"""Generated stubs of the gRPC interface; ``proto/generate.py`` makes them from ``proto/uec/v1``."""
