@@ -18,7 +18,7 @@ from uec.posterior import DiagonalPosterior, KroneckerPosterior
 from uec.records import Document, Encoding, MemberSpec
 from uec.retriever import Retriever
 
-WORDS = ("alpha beta gamma delta river mountain database python query lemma vector storm").split()
+WORDS = ["alpha", "beta", "gamma", "delta", "river", "mountain", "database", "python", "lemma"]
 
 
 def make_documents(n: int = 60) -> list[Document]:
@@ -45,10 +45,11 @@ def make_member(spec: MemberSpec, seed: int) -> Member:
     weight_variance = rng.gamma(1.0, 0.02, (d, h)).astype(np.float32)
     basis, _ = np.linalg.qr(rng.normal(size=(h, 6)))
     kron = KroneckerPosterior(
-        rng.uniform(0.5, 1.0, h).astype(np.float32),
-        basis.astype(np.float32),
-        np.full(6, 0.4, np.float32),
-        profile,
+        diagonal=rng.uniform(0.5, 1.0, h).astype(np.float32),
+        basis=basis.astype(np.float32),
+        shrinkage=np.full(6, 0.4, np.float32),
+        outputs=profile,
+        profile=profile,
     )
     diag = DiagonalPosterior(weight_variance, weight_variance.sum(axis=0), profile)
     scale = TraceScale(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -63,7 +62,7 @@ class Index:
         }
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True) -> Self:
+    def open(cls, path: str | Path, *, verify: bool = True) -> Index:
         """Open an index folder and load its encoders.
 
         Args:

@@ -22,7 +22,7 @@ This module imports torch and laplace-torch; no online path imports it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +36,7 @@ from scipy.sparse import issparse
 from torch import Tensor, nn
 
 from uec.errors import InputError
-from uec.posterior import DiagonalPosterior, KroneckerPosterior
+from uec.posterior import DiagonalPosterior, KroneckerPosterior, Posterior
 from uec.records import Encoding
 
 Curvature: TypeAlias = Literal["ggn", "empirical-fisher"]
@@ -222,15 +222,20 @@ def _set_prior_precision(la: DiagLaplace | KronLaplace, fixed: float | None) -> 
 
 
 def _diagonal(
-    la: DiagLaplace, gain: Float[np.ndarray, " d"], active: np.ndarray, n_features: int
+    la: DiagLaplace,
+    gain: Float[np.ndarray, " d"],
+    active: np.ndarray,
+    n_features: int,
+    texts: list[Encoding],
 ) -> DiagonalPosterior:
     learnt = la.posterior_variance.detach().numpy().reshape(len(gain), len(active))
     variance = np.full((len(gain), n_features), 1.0 / float(la.prior_precision))
     variance[:, active] = learnt
     variance *= np.square(gain)[:, None]
-    return DiagonalPosterior.from_arrays(
-        {"weight_variance": variance.astype(np.float32), "profile": np.zeros(0, np.float32)}
-    )
+    weight_variance = variance.astype(np.float32)
+    flat = np.full(len(gain), 1 / len(gain), np.float32)
+    posterior = DiagonalPosterior(weight_variance, weight_variance.sum(axis=0), flat)
+    return replace(posterior, profile=_profile(posterior, texts))
 
 
 def _kronecker(
@@ -239,6 +244,7 @@ def _kronecker(
     active: np.ndarray,
     n_features: int,
     rank: int,
+    texts: list[Encoding],
 ) -> KroneckerPosterior:
     """Collapse ``(B ⊗ A + delta)^-1`` to a quadratic form of the features, low rank plus diagonal.
 
@@ -263,14 +269,17 @@ def _kronecker(
     diagonal[active] = floor
     basis = np.zeros((n_features, len(kept)))
     basis[active] = basis_a[:, kept]
-    # Average profile: outputs' shares under the features' own second moment.
-    profile = share @ (along @ np.maximum(values_a, 0))
-    return KroneckerPosterior(
+    # Shares of the outputs in the trace of an average text: A weighs the directions.
+    outputs = share @ (along @ np.maximum(values_a, 0))
+    outputs = (outputs / outputs.sum()).astype(np.float32)
+    posterior = KroneckerPosterior(
         diagonal=diagonal.astype(np.float32),
         basis=basis.astype(np.float32),
         shrinkage=np.maximum(floor - variance[kept], 0).astype(np.float32),
-        profile=(profile / profile.sum()).astype(np.float32),
+        outputs=outputs,
+        profile=outputs,
     )
+    return replace(posterior, profile=_profile(posterior, texts))
 
 
 def fit(
@@ -324,21 +333,16 @@ def fit(
         report |= {f"{name}_{key}": value for key, value in chosen.items()}
     # CE loss summed over the texts: exp(-mean) is the geometric mean probability of the partner.
     report["partner_probability"] = float(np.exp(-float(diag.loss) / len(batches.dataset)))
-    diagonal = _diagonal(diag, gain, active, weight.shape[1])
-    kronecker = _kronecker(kron, gain, active, weight.shape[1], settings.rank)
+    texts = [queries, passages]
+    diagonal = _diagonal(diag, gain, active, weight.shape[1], texts)
+    kronecker = _kronecker(kron, gain, active, weight.shape[1], settings.rank, texts)
     spectrum = np.sort(np.maximum(kron.H.eigenvalues[0][1].detach().numpy(), 0))[::-1]
     report["kron_rank"] = kronecker.basis.shape[1]
     report["kron_energy_kept"] = float(spectrum[: settings.rank].sum() / spectrum.sum())
-    texts = _stacked(queries, passages)
-    return Fit(_with_profile(diagonal, texts), kronecker, report)
+    return Fit(diagonal, kronecker, report)
 
 
-def _stacked(queries: Encoding, passages: Encoding) -> list[Encoding]:
-    return [queries, passages]
-
-
-def _with_profile(posterior: DiagonalPosterior, texts: list[Encoding]) -> DiagonalPosterior:
+def _profile(posterior: Posterior, texts: list[Encoding]) -> Float[np.ndarray, " d"]:
     """Average share of each output in the variance over the texts of the fit."""
     total = sum(posterior.variance(text).sum(axis=0, dtype=np.float64) for text in texts)
-    profile = np.asarray(total / np.sum(total), dtype=np.float32)
-    return DiagonalPosterior(posterior.weight_variance, posterior.column, profile)
+    return np.asarray(total / np.sum(total), dtype=np.float32)

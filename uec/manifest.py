@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from platform import python_version
@@ -65,7 +66,7 @@ def make_manifest(
         "kind": kind,
         "schema": SCHEMA,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "library versions": _library_versions(),
+        "library versions": dict(_library_versions()),
         "data": data,
         # Through JSON and back, so that writer and reader see the same values.
         "content": json.loads(_canonical(content)),
@@ -200,7 +201,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _library_versions() -> dict[str, str]:
+@cache
+def _library_versions() -> Mapping[str, str]:
     versions = {"python": python_version()}
     for package in _RECORDED:
         with suppress(PackageNotFoundError):

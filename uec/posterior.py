@@ -4,7 +4,7 @@ W (d, h) is the last linear layer. To first order an embedding is ``gain * (W fe
 free of W (`uec.records.Encoding`), so its covariance is a quadratic form in the features:
 
     diagonal    Var[W_ji] = V_ji                  variance_j = gain_j^2 sum_i features_i^2 V_ji
-    Kronecker   precision = B ⊗ A + delta         variance_j = profile_j * q(features), in sum
+    Kronecker   precision = B ⊗ A + delta         variance_j = gain_j^2 outputs_j q(features)
 
 where A (h, h) is the second moment of the features and B (d, d) the curvature of the likelihood in the
 outputs. The posteriors here are what a service loads: NumPy only, a few vectors, O(h) to O(h r) a text.
@@ -100,12 +100,14 @@ class KroneckerPosterior:
         diagonal: (h,) not negative.
         basis: (h, r) orthonormal directions, the strongest r of A; r = 0 for sparse features.
         shrinkage: (r,) not negative, below `diagonal` where that is constant.
-        profile: (d,) share of each output in the trace.
+        outputs: (d,) share of each output, before a gain that varies with the text.
+        profile: (d,) share of each output in the trace; equals `outputs` where the gain is constant.
     """
 
     diagonal: Float[np.ndarray, " h"]
     basis: Float[np.ndarray, "h r"]
     shrinkage: Float[np.ndarray, " r"]
+    outputs: Float[np.ndarray, " d"]
     profile: Float[np.ndarray, " d"]
 
     def _quadratic_form(self, features: Features) -> Float[np.ndarray, " n"]:
@@ -116,14 +118,14 @@ class KroneckerPosterior:
         return np.asarray(np.maximum(form, 0.0))
 
     def variance(self, encoding: Encoding) -> Float[np.ndarray, "n d"]:
-        """Variance of every entry, ``profile_j q(features)``; (n, d)."""
-        variance = self._quadratic_form(encoding.features)[:, None] * self.profile
+        """Variance of every entry, ``gain_j^2 outputs_j q(features)``; (n, d)."""
+        variance = self._quadratic_form(encoding.features)[:, None] * self.outputs
         return variance if encoding.gain is None else variance * np.square(encoding.gain)
 
     def trace(self, encoding: Encoding) -> Float[np.ndarray, " n"]:
         """Sum of the variances of each text; (n,)."""
         form = self._quadratic_form(encoding.features)
-        return form if encoding.gain is None else form * (np.square(encoding.gain) @ self.profile)
+        return form if encoding.gain is None else form * (np.square(encoding.gain) @ self.outputs)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays to store."""
@@ -131,6 +133,7 @@ class KroneckerPosterior:
             "diagonal": self.diagonal,
             "basis": self.basis,
             "shrinkage": self.shrinkage,
+            "outputs": self.outputs,
             "profile": self.profile,
         }
 

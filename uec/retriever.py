@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -97,7 +97,7 @@ class Retriever:
         self.ensemble = index.ensemble
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True) -> Self:
+    def open(cls, path: str | Path, *, verify: bool = True) -> Retriever:
         """Open an index folder; errors as for `Index.open`."""
         return cls(Index.open(path, verify=verify))
 
@@ -255,7 +255,7 @@ class Retriever:
                 document=document,
                 members=self._explain(fused, candidates, row, options) if options.explain else (),
             )
-            for row, document in zip(best, documents(best), strict=True)
+            for row, document in zip(best.tolist(), documents(best), strict=True)
         )
         names = self.ensemble.names
         return Ranking(
