@@ -15,6 +15,7 @@ from uec.laplace import (
     FitSettings,
     LinearisedReadout,
     _Batches,
+    _held_out_damping,
     _side,
     fit,
 )
@@ -131,22 +132,83 @@ def functional_variance(la, text: Encoding) -> np.ndarray:
 
 
 @pytest.mark.parametrize("varying_gain", [False, True])
-def test_variances_equal_those_of_laplace_torch(varying_gain):
-    """Diagonal: every entry. Kronecker at full rank: the trace, exactly; entries to a rank-one share."""
-    settings = FitSettings(batch_size=6, temperature=0.3, prior_precision=2.0, rank=H)
-    ours = fitted(settings, varying_gain=varying_gain)
+def test_diagonal_variances_equal_those_of_laplace_torch(varying_gain):
+    settings = FitSettings(batch_size=6, temperature=0.3, prior_precision=2.0)
+    ours = fitted(settings, varying_gain=varying_gain).diag
     text = encoding(5, varying_gain=varying_gain)
-    common = {"likelihood": "classification", "backend": ContrastiveCurvature}
-    diag, kron = DiagLaplace(model(), **common), KronLaplace(model(), **common)
-    for la in (diag, kron):
-        la.fit(batches(varying_gain, size=6))
-        la.prior_precision = 2.0
-    exact = functional_variance(diag, text)
-    np.testing.assert_allclose(ours.diag.variance(text), exact, rtol=1e-4)
-    np.testing.assert_allclose(ours.diag.trace(text), exact.sum(axis=1), rtol=1e-4)
-    if not varying_gain:
-        expected = functional_variance(kron, text)
-        np.testing.assert_allclose(ours.kron.trace(text), expected.sum(axis=1), rtol=1e-4)
+    la = DiagLaplace(model(), "classification", backend=ContrastiveCurvature)
+    la.fit(batches(varying_gain, size=6))
+    la.prior_precision = 2.0
+    expected = functional_variance(la, text)
+    np.testing.assert_allclose(ours.variance(text), expected, rtol=1e-4)
+    np.testing.assert_allclose(ours.trace(text), expected.sum(axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("varying_gain", [False, True])
+def test_kronecker_variances_equal_the_dense_inverse(varying_gain):
+    damping, delta = 0.2, 2.0
+    settings = FitSettings(
+        batch_size=6, temperature=0.3, prior_precision=delta, damping=damping, rank=H
+    )
+    ours = fitted(settings, varying_gain=varying_gain).kron
+    text = encoding(5, varying_gain=varying_gain)
+    la = KronLaplace(model(), "classification", backend=ContrastiveCurvature)
+    la.fit(batches(varying_gain, size=6))
+    b, a = (factor.numpy() for factor in la.H_facs.kfacs[0])
+    precision = np.kron(b + delta / damping * np.eye(D), a + damping * np.eye(H))
+    covariance = np.linalg.inv(precision)
+    gain = np.broadcast_to(GAIN if text.gain is None else text.gain, text.mean.shape)
+    expected = np.zeros_like(text.mean)
+    for n in range(N):
+        for j in range(D):
+            jacobian = np.zeros((D, H))
+            jacobian[j] = gain[n, j] * text.features[n]
+            expected[n, j] = jacobian.ravel() @ covariance @ jacobian.ravel()
+    np.testing.assert_allclose(ours.variance(text), expected, rtol=1e-5)
+    np.testing.assert_allclose(ours.trace(text), expected.sum(axis=1), rtol=1e-5)
+
+
+def test_damping_is_the_held_out_optimum():
+    rng = np.random.default_rng(3)
+    # Three strong directions and noise of variance 0.01 in all: lambda must come out near 0.01.
+    strong = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 20))
+    features = strong + 0.1 * rng.normal(size=(400, 20))
+    few = features[:30]
+    found = _held_out_damping(few)
+    split = few[:-6], few[-6:]
+    second_moment = split[0].T @ split[0] / 24
+
+    def loss(damping: float) -> float:
+        covariance = second_moment + damping * np.eye(20)
+        inverse = np.linalg.inv(covariance)
+        quadratic = np.einsum("ni,ij,nj->n", split[1], inverse, split[1]).mean()
+        return np.linalg.slogdet(covariance)[1] + quadratic
+
+    assert loss(found) <= min(loss(found * 1.2), loss(found / 1.2))
+    assert 0.001 < found < 0.1
+
+
+def test_a_direction_that_was_seen_has_less_variance_than_the_prior_one_unseen_the_same():
+    queries, passages = encoding(0), encoding(1)
+    for side in (queries, passages):
+        side.features[:, -1] = 0.0
+    result = fit(
+        queries,
+        passages,
+        weight=WEIGHT,
+        gain=GAIN,
+        settings=FitSettings(prior_precision=2.0, damping=0.01, temperature=10.0, rank=H),
+    )
+    basis = np.eye(H, dtype=np.float32)
+    text = Encoding(
+        np.eye(H, D, dtype=np.float32), basis, None, np.ones(H, np.int64), np.zeros(H, np.bool_)
+    )
+    # The prior's variance of the trace for a unit feature; B only makes it smaller.
+    prior = np.square(GAIN).sum() / 2.0
+    trace = result.kron.trace(text)
+    assert trace[-1] <= prior * (1 + 1e-6)
+    assert trace[-1] > 0.9 * prior
+    assert (trace[:-1] < 0.2 * prior).all()
 
 
 def test_the_marginal_likelihood_is_at_its_maximum():
@@ -187,7 +249,7 @@ def test_sparse_features_equal_dense_ones_where_seen_and_the_prior_elsewhere():
         return Encoding(e.mean, csr_array(wide), None, e.tokens, e.truncated)
 
     wide_weight = np.concatenate([WEIGHT, np.ones((D, 3), np.float32)], axis=1)
-    settings = FitSettings(prior_precision=2.0, rank=H)
+    settings = FitSettings(prior_precision=2.0, damping=0.01, temperature=10.0, rank=H)
     got = fit(
         sparse(encoding(0)), sparse(encoding(1)), weight=wide_weight, gain=GAIN, settings=settings
     )
@@ -200,11 +262,10 @@ def test_sparse_features_equal_dense_ones_where_seen_and_the_prior_elsewhere():
     unseen = np.zeros((1, H + 3), np.float32)
     unseen[0, -1] = 1.0
     lone = Encoding(text.mean[:1], csr_array(unseen), None, text.tokens[:1], text.truncated[:1])
-    # gain^2 / delta summed over outputs, under both posteriors.
-    for kind in ("diag", "kron"):
-        assert getattr(got, kind).trace(lone)[0] == pytest.approx(
-            np.square(GAIN).sum() / 2, rel=1e-4
-        )
+    # gain^2 / delta summed over outputs; lambda B takes a little off for kron.
+    prior = np.square(GAIN).sum() / 2
+    assert got.diag.trace(lone)[0] == pytest.approx(prior, rel=1e-4)
+    assert 0.9 * prior < got.kron.trace(lone)[0] <= prior * (1 + 1e-6)
 
 
 def test_profiles_sum_to_one():

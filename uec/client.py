@@ -11,24 +11,20 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from google.protobuf import json_format
-from google.protobuf.wrappers_pb2 import Int32Value, StringValue
-from jaxtyping import Float
-
 from uec.errors import DependencyError, InputError, ServiceError
-from uec.records import Document, Hit, MemberHit, Ranking, Role
-from uec.v1 import uec_pb2 as pb
+from uec.records import Document, Ranking, Role
 
 try:
     import grpc
+    from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
+    from uec import messages
+    from uec.v1 import uec_pb2 as pb
     from uec.v1 import uec_pb2_grpc
-except ImportError as error:
-    raise DependencyError("grpcio", "client", "the gRPC client") from error
+except ModuleNotFoundError as error:
+    raise DependencyError(str(error.name), "client", "the gRPC client") from error
 
 if TYPE_CHECKING:
     from uec.retriever import SearchOptions
@@ -43,71 +39,7 @@ MAX_ATTEMPTS = 5
 _POLL_S = 0.1
 _HEALTH = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
 
-Request = TypeVar("Request")
 Reply = TypeVar("Reply")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedMember:
-    """One text as one member sees it.
-
-    Attributes:
-        member: the member's name.
-        mean: (d,) its embedding, or None unless asked for.
-        trace: of the embedding's covariance, median 1 over held-out texts of the role.
-        raw_trace: the same in squared units of the embedding.
-        weight: how much the member counts for this query; None for documents.
-        tokens: tokens read.
-        truncated: whether the text was cut to the member's maximum length.
-    """
-
-    member: str
-    mean: Float[np.ndarray, " d"] | None
-    trace: float
-    raw_trace: float
-    weight: float | None
-    tokens: int
-    truncated: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedText:
-    """One text as the ensemble sees it.
-
-    Attributes:
-        text: the text.
-        vector: (sum of the members' d,) float32. The inner product of a query's and a document's is
-            their fused similarity plus a constant of the query.
-        members: one for each member, in order.
-    """
-
-    text: str
-    vector: Float[np.ndarray, " total"]
-    members: tuple[EncodedMember, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceInfo:
-    """What a server serves.
-
-    Attributes:
-        members: a mapping each: name, model, revision, dimension, max_length, query_prompt,
-            document_prompt, similarity, fit.
-        index_fingerprint: equal fingerprints mean equal indexes.
-        n_documents: documents in the index.
-        stored_variance: "sketch" or "full".
-        defaults: what unset options mean, by name.
-        limits: what the server refuses to go beyond, by name.
-        versions: package to version.
-    """
-
-    members: tuple[Mapping[str, Any], ...]
-    index_fingerprint: str
-    n_documents: int
-    stored_variance: str
-    defaults: Mapping[str, Any]
-    limits: Mapping[str, int]
-    versions: Mapping[str, str]
 
 
 class Client:
@@ -181,14 +113,14 @@ class Client:
             InputError: an option or text that no message can hold.
             ServiceError: the server refused or failed; `code` says how.
         """
-        if not _texts(queries):
+        if not messages.require_list(queries):
             return []
-        message = _options(options, changes)
-        request = _message(pb.SearchRequest, queries=queries, options=message)
+        message = messages.search_options(options, changes)
+        request = messages.build(pb.SearchRequest, queries=queries, options=message)
         reply = self._call(self._stub.Search, request)
-        timings = _timings(reply.timings)
+        timings = messages.read_timings(reply.timings)
         return [
-            _ranking(query, ranking, timings)
+            messages.read_ranking(query, ranking, timings)
             for query, ranking in zip(queries, reply.rankings, strict=True)
         ]
 
@@ -212,7 +144,7 @@ class Client:
             ServiceError: the server refused or failed; `code` says how.
         """
         items = [
-            _message(pb.CandidateText, doc_id=d.doc_id, title=d.title, text=d.text)
+            messages.build(pb.CandidateText, doc_id=d.doc_id, title=d.title, text=d.text)
             for d in documents
         ]
         by_id = {document.doc_id: document for document in documents}
@@ -229,7 +161,7 @@ class Client:
         **changes: Any,
     ) -> Ranking:
         """Order documents of the index, named by id; otherwise as `rerank`."""
-        ids = _message(pb.CandidateIds, doc_ids=_texts(doc_ids))
+        ids = messages.build(pb.CandidateIds, doc_ids=messages.require_list(doc_ids))
         return self._rerank(query, options, changes, ids=ids)
 
     def encode(
@@ -240,7 +172,7 @@ class Client:
         include_members: bool = False,
         options: SearchOptions | None = None,
         **changes: Any,
-    ) -> list[EncodedText]:
+    ) -> list[messages.EncodedText]:
         """Embed texts, with what each member knows of its own certainty.
 
         Args:
@@ -254,38 +186,29 @@ class Client:
             InputError: an option or text that no message can hold.
             ServiceError: the server refused or failed; `code` says how.
         """
-        if not _texts(texts):
+        if not messages.require_list(texts):
             return []
-        request = _message(
+        request = messages.build(
             pb.EncodeRequest,
             texts=texts,
-            role=_choice(pb.Role, "ROLE", role),
+            role=messages.enum_value(pb.Role, "ROLE", role),
             include_members=include_members,
-            options=_options(options, changes),
+            options=messages.search_options(options, changes),
         )
         reply = self._call(self._stub.Encode, request)
-        return [_encoded(text, one) for text, one in zip(texts, reply.encodings, strict=True)]
+        return [
+            messages.read_encoding(text, one)
+            for text, one in zip(texts, reply.encodings, strict=True)
+        ]
 
-    def info(self) -> ServiceInfo:
+    def info(self) -> messages.ServiceInfo:
         """What is served.
 
         Raises:
             ServiceError: the server refused or failed; `code` says how.
         """
         reply = self._call(self._stub.Info, pb.InfoRequest())
-        return ServiceInfo(
-            members=tuple(_plain(member) for member in reply.members),
-            index_fingerprint=reply.index_fingerprint,
-            n_documents=reply.n_documents,
-            stored_variance=reply.stored_variance,
-            defaults=_plain(reply.defaults)
-            | {
-                "posterior": _name(pb.Posterior, reply.defaults.posterior),
-                "fusion": _name(pb.Fusion, reply.defaults.fusion),
-            },
-            limits=_plain(reply.limits),
-            versions=dict(reply.versions),
-        )
+        return messages.read_info(reply)
 
     def health(self, service: str = "") -> str:
         """State of the server, or of one of its services, such as ``"SERVING"``.
@@ -321,11 +244,14 @@ class Client:
         changes: Mapping[str, Any],
         **candidates: Any,
     ) -> Ranking:
-        request = _message(
-            pb.RerankRequest, query=query, options=_options(options, changes), **candidates
+        request = messages.build(
+            pb.RerankRequest,
+            query=query,
+            options=messages.search_options(options, changes),
+            **candidates,
         )
         reply = self._call(self._stub.Rerank, request)
-        return _ranking(query, reply.ranking, _timings(reply.timings))
+        return messages.read_ranking(query, reply.ranking, messages.read_timings(reply.timings))
 
     def _call(self, method: Callable[..., Reply], request: Any) -> Reply:
         try:
@@ -355,103 +281,3 @@ def _channel_options(max_message_bytes: int, initial_backoff_s: float) -> list[t
 
 def _code(error: grpc.RpcError) -> str:
     return str(error.code().name)
-
-
-# --- records to messages --------------------------------------------------------------------------
-
-
-def _message(kind: Callable[..., Request], **fields: Any) -> Request:
-    """A message, or an `InputError` where a value does not fit its field."""
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the request cannot be sent: {error}") from error
-
-
-def _texts(texts: Sequence[str]) -> Sequence[str]:
-    if isinstance(texts, str):
-        raise InputError("expected a list of texts, got one text; put it in a list")
-    return texts
-
-
-def _options(options: SearchOptions | None, changes: Mapping[str, Any]) -> pb.SearchOptions:
-    """Only what is given: the rest is the server's choice."""
-    given: dict[str, Any] = {}
-    if options is not None:
-        given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-    given = {name: value for name, value in (given | dict(changes)).items() if value is not None}
-    for name, enum in (("posterior", pb.Posterior), ("fusion", pb.Fusion)):
-        if name in given:
-            given[name] = _choice(enum, name.upper(), given[name])
-    if "weights" in given:
-        given["weights"] = _message(pb.MemberWeights, by_member=given["weights"])
-    return _message(pb.SearchOptions, **given)
-
-
-def _choice(enum: Any, prefix: str, value: str) -> Any:
-    """``"diag"`` to ``POSTERIOR_DIAG``."""
-    known = [name.removeprefix(f"{prefix}_").lower() for name in enum.keys()[1:]]
-    if value not in known:
-        raise InputError(f"{prefix.lower()} must be one of {', '.join(known)}; got {value!r}")
-    return enum.Value(f"{prefix}_{value.upper()}")
-
-
-# --- messages to records --------------------------------------------------------------------------
-
-
-def _ranking(query: str, message: pb.Ranking, timings: Mapping[str, float]) -> Ranking:
-    return Ranking(
-        query=query,
-        hits=tuple(_hit(hit) for hit in message.hits),
-        weights={member.member: member.weight for member in message.members},
-        traces={member.member: member.trace for member in message.members},
-        truncated=tuple(member.member for member in message.members if member.truncated),
-        timings_ms=timings,
-    )
-
-
-def _hit(message: pb.Hit) -> Hit:
-    metadata = json_format.MessageToDict(message.metadata)
-    return Hit(
-        doc_id=message.doc_id,
-        score=message.score,
-        similarity=message.similarity,
-        variance=message.variance,
-        document=Document(message.doc_id, message.text, message.title, metadata),
-        members=tuple(
-            MemberHit(member.member, member.similarity, member.standardised, member.trace)
-            for member in message.members
-        ),
-    )
-
-
-def _encoded(text: str, message: pb.TextEncoding) -> EncodedText:
-    members = tuple(
-        EncodedMember(
-            member=member.member,
-            mean=np.array(member.mean, np.float32) if member.mean else None,
-            trace=member.trace,
-            raw_trace=member.raw_trace,
-            weight=member.weight if member.HasField("weight") else None,
-            tokens=member.tokens,
-            truncated=member.truncated,
-        )
-        for member in message.members
-    )
-    return EncodedText(text, np.array(message.vector, np.float32), members)
-
-
-def _timings(message: Sequence[pb.StageTiming]) -> dict[str, float]:
-    return {timing.stage: timing.duration_ms for timing in message}
-
-
-def _plain(message: Any) -> dict[str, Any]:
-    """A message as a mapping with every field in it, those without a value included."""
-    return json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-
-
-def _name(enum: Any, value: int) -> str:
-    """``POSTERIOR_DIAG`` to ``"diag"``."""
-    return str(enum.Name(value)).split("_", 1)[1].lower()

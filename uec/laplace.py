@@ -12,6 +12,19 @@ the candidates' coordinates under p, Sigma_p their covariance)
     diagonal     H_ji = sum_n gain_nj^2 g_nj f_ni^2,   g_nj = Var_{c ~ p_n}(C_cj) / tau^2
     Kronecker    A = mean_n f_n f_n',   B = sum_n gain_n gain_n' * Sigma_{p_n} / tau^2
 
+The diagonal posterior adds the prior precision delta, chosen by the marginal likelihood. The Kronecker
+one is damped by factors,
+
+    precision = (B + mu I) ⊗ (A + lambda I),   mu lambda = delta,
+
+so a direction of feature space that the fit never saw keeps the prior's precision (plus ``lambda B``,
+small where lambda is), and the predictive variance is exactly rank one. Read backwards it is the posterior under Zellner's g-prior
+``mu (A + lambda I)``: weights are known better along directions that features use. Martens and Grosse
+(2015, section 6.3) split delta by the ratio of the factors' traces; here lambda is the value under
+which features that were held out are most likely, ``f ~ N(0, A + lambda I)``. On measured encoders
+that, not the exact ``B ⊗ A + delta I``, makes the trace tell texts an encoder knows from others: there
+delta (6 to 24 by marginal likelihood) drowns all but a few directions and the trace is |f|^2 again.
+
 Both directions of each pair count: queries against passages and passages against queries. The map
 after W is linearised as `Encoding` says (its diagonal part), and the radial part that L2 normalisation
 removes is kept, which makes variances slightly larger (never smaller).
@@ -44,6 +57,12 @@ Curvature: TypeAlias = Literal["ggn", "empirical-fisher"]
 LOG_PRECISION_RANGE = (-12.0, 18.0)
 """Natural-log bounds of the search for the prior precision: 6e-6 to 6.6e7 per squared weight."""
 
+LOG_DAMPING_RANGE = (-18.0, 7.0)
+"""Natural-log bounds of the search for lambda, relative to the mean eigenvalue of A."""
+
+DAMPING_HELD_OUT = 0.2
+"""Share of the texts whose likelihood chooses lambda."""
+
 MAX_ACTIVE_FEATURES = 4096
 """Columns of sparse features that get a curvature of their own: its eigenvectors cost the cube."""
 
@@ -58,6 +77,7 @@ class FitSettings:
         prior_precision: fixed precision of the Gaussian prior on each weight; None maximises the
             marginal likelihood, separately for the diagonal and the Kronecker posterior.
         curvature: "ggn", or "empirical-fisher" as in the paper's released code.
+        damping: fixed lambda of the Kronecker posterior; None takes the held-out likelihood's best.
         rank: directions of feature space that the Kronecker posterior keeps.
     """
 
@@ -65,6 +85,7 @@ class FitSettings:
     temperature: float = 0.05
     prior_precision: float | None = None
     curvature: Curvature = "ggn"
+    damping: float | None = None
     rank: int = 256
 
 
@@ -238,46 +259,63 @@ def _diagonal(
     return replace(posterior, profile=_profile(posterior, texts))
 
 
+def _held_out_damping(features: Float[np.ndarray, "n h"]) -> float:
+    """The lambda under which the last fifth of the features is most likely, given the rest.
+
+    ``log N(f; 0, A + lambda I)`` in the eigenbasis of A is ``-1/2 sum_b log(l_b + lambda) +
+    (f . u_b)^2 / (l_b + lambda)``: one eigendecomposition, then a search over one number.
+    """
+    n_held_out = max(int(DAMPING_HELD_OUT * len(features)), 1)
+    fitted, held_out = features[:-n_held_out], features[-n_held_out:]
+    values, vectors = np.linalg.eigh(fitted.T @ fitted / len(fitted))
+    values = np.maximum(values, 0.0)
+    energy = np.square(held_out @ vectors).mean(axis=0)
+
+    def negative(log_damping: float) -> float:
+        total = values + np.exp(log_damping)
+        return float((np.log(total) + energy / total).sum())
+
+    centre = np.log(values.mean())
+    bounds = tuple(centre + bound for bound in LOG_DAMPING_RANGE)
+    return float(np.exp(minimize_scalar(negative, bounds=bounds, method="bounded").x))
+
+
 def _kronecker(
     la: KronLaplace,
+    damping: float,
     gain: Float[np.ndarray, " d"],
     active: np.ndarray,
     n_features: int,
     rank: int,
     texts: list[Encoding],
 ) -> KroneckerPosterior:
-    """Collapse ``(B ⊗ A + delta)^-1`` to a quadratic form of the features, low rank plus diagonal.
+    """``((B + mu I) ⊗ (A + lambda I))^-1`` as a quadratic form of the features, low rank plus diagonal.
 
-    The trace over outputs is exact up to `rank`: along eigenvector b of A the variance of all
-    outputs together is ``w_b = sum_a s_a / (l_Ba l_Ab + delta)`` with
-    ``s_a = sum_j gain_j^2 U_B,ja^2``. Directions beyond `rank` share their mean ``w``, so the trace
-    over feature space is kept.
+    Exact up to `rank`. Directions beyond it share the mean of their ``1 / (l_b + lambda)``, so that
+    the trace over feature space is kept.
     """
     (basis_b, basis_a), (values_b, values_a) = (
         [part.detach().numpy() for part in group[0]]
         for group in (la.H.eigenvectors, la.H.eigenvalues)
     )
-    delta = float(la.prior_precision)
-    share = np.square(gain[:, None] * basis_b)
-    along = 1.0 / (np.outer(np.maximum(values_b, 0), np.maximum(values_a, 0)) + delta)
-    variance = share.sum(axis=0) @ along
+    mu = float(la.prior_precision) / damping
+    outputs = np.square(gain) * (np.square(basis_b) @ (1.0 / (np.maximum(values_b, 0) + mu)))
+    along = outputs.sum() / (np.maximum(values_a, 0) + damping)
     strongest = np.argsort(-values_a)
     kept, rest = strongest[:rank], strongest[rank:]
-    unseen = share.sum() / delta
-    floor = float(variance[rest].mean()) if rest.size else unseen
+    unseen = outputs.sum() / damping
+    floor = float(along[rest].mean()) if rest.size else unseen
     diagonal = np.full(n_features, unseen)
     diagonal[active] = floor
     basis = np.zeros((n_features, len(kept)))
     basis[active] = basis_a[:, kept]
-    # Shares of the outputs in the trace of an average text: A weighs the directions.
-    outputs = share @ (along @ np.maximum(values_a, 0))
-    outputs = (outputs / outputs.sum()).astype(np.float32)
+    share = (outputs / outputs.sum()).astype(np.float32)
     posterior = KroneckerPosterior(
-        diagonal=diagonal.astype(np.float32),
-        basis=basis.astype(np.float32),
-        shrinkage=np.maximum(floor - variance[kept], 0).astype(np.float32),
-        outputs=outputs,
-        profile=outputs,
+        diagonal=diagonal,
+        basis=basis,
+        shrinkage=np.maximum(floor - along[kept], 0),
+        outputs=share,
+        profile=share,
     )
     return replace(posterior, profile=_profile(posterior, texts))
 
@@ -333,9 +371,17 @@ def fit(
         report |= {f"{name}_{key}": value for key, value in chosen.items()}
     # CE loss summed over the texts: exp(-mean) is the geometric mean probability of the partner.
     report["partner_probability"] = float(np.exp(-float(diag.loss) / len(batches.dataset)))
+    damping = settings.damping
+    if damping is None:
+        # Query and passage of a pair stay on the same side of the split.
+        paired = np.stack([side.features.numpy() for side in sides], axis=1)
+        damping = _held_out_damping(paired.reshape(-1, len(active)))
+    report["kron_damping"] = damping
     texts = [queries, passages]
     diagonal = _diagonal(diag, gain, active, weight.shape[1], texts)
-    kronecker = _kronecker(kron, gain, active, weight.shape[1], settings.rank, texts)
+    kronecker = _kronecker(
+        kron, damping, gain, active, weight.shape[1], settings.rank, texts
+    )
     spectrum = np.sort(np.maximum(kron.H.eigenvalues[0][1].detach().numpy(), 0))[::-1]
     report["kron_rank"] = kronecker.basis.shape[1]
     report["kron_energy_kept"] = float(spectrum[: settings.rank].sum() / spectrum.sum())

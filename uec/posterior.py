@@ -4,9 +4,9 @@ W (d, h) is the last linear layer. To first order an embedding is ``gain * (W fe
 free of W (`uec.records.Encoding`), so its covariance is a quadratic form in the features:
 
     diagonal    Var[W_ji] = V_ji                  variance_j = gain_j^2 sum_i features_i^2 V_ji
-    Kronecker   precision = B ⊗ A + delta         variance_j = gain_j^2 outputs_j q(features)
+    Kronecker   (B + mu I) ⊗ (A + lambda I)       variance_j = gain_j^2 outputs_j q(features)
 
-where A (h, h) is the second moment of the features and B (d, d) the curvature of the likelihood in the
+with A (h, h) the second moment of the features and B (d, d) the curvature of the likelihood in the
 outputs. The posteriors here are what a service loads: NumPy only, a few vectors, O(h) to O(h r) a text.
 `uec.laplace` makes them.
 """
@@ -111,10 +111,12 @@ class KroneckerPosterior:
     profile: Float[np.ndarray, " d"]
 
     def _quadratic_form(self, features: Features) -> Float[np.ndarray, " n"]:
+        # In float64: the two terms are near equal for a text like those of the fit.
+        features = features.astype(np.float64)
         form = np.asarray(_squared(features) @ self.diagonal)
         if self.shrinkage.size:
             form = form - np.square(np.asarray(features @ self.basis)) @ self.shrinkage
-        # The difference of two near-equal sums may round below zero for a text seen in the fit.
+        # Their difference may still round below zero.
         return np.asarray(np.maximum(form, 0.0))
 
     def variance(self, encoding: Encoding) -> Float[np.ndarray, "n d"]:

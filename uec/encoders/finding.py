@@ -137,7 +137,7 @@ def _norm_readout(
             f"the output of {linear.name} does not reach {norm.name} by addition alone",
         )
     pooled = torch.einsum("nt,nth->nh", token_weights(pooling, output), tokens.float())
-    if not _close(pooled, output["raw"].float()):
+    if not _close(pooled, output["raw"].float(), tokens.dtype):
         raise _refuse(name, "its pooling is not a weighted sum of the token embeddings")
     assert isinstance(linear.module, nn.Linear)
     return NormReadout(model, pooling, (linear.name, linear.module), (norm.name, norm.module), form)
