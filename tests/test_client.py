@@ -331,4 +331,10 @@ def test_client_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_missing_grpc_is_told() -> None:
+    code = "import sys; sys.modules['grpc'] = None; import uec.client"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'uec[client]'" in done.stderr.splitlines()[-1]
+
+
 DOCS = make_documents()

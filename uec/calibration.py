@@ -84,14 +84,19 @@ class Calibration:
         return cls(np.full(n_members, -np.log(n_members)))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; `from_json` is the inverse."""
+        """JSON-able form; `from_json` is the inverse. JSON has no infinity: it is written as text."""
         return {
-            "log_prior": self.log_prior.tolist(),
-            "temperature": self.temperature,
+            "log_prior": [_written(value) for value in self.log_prior.tolist()],
+            "temperature": _written(self.temperature),
             "beta": self.beta,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """Inverse of `to_json`."""
-        return cls(np.array(content["log_prior"]), content["temperature"], content["beta"])
+        log_prior = np.array([float(value) for value in content["log_prior"]])
+        return cls(log_prior, float(content["temperature"]), float(content["beta"]))
+
+
+def _written(value: float) -> float | str:
+    return value if np.isfinite(value) else str(value)

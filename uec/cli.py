@@ -80,6 +80,9 @@ def main() -> None:
     help="Of the likelihood; the one the encoders were trained with if you know it.",
 )
 @click.option("--prior-precision", type=float, help="Fixed; default: marginal likelihood.")
+@click.option(
+    "--damping", type=float, help="Of the Kronecker factors; default: held-out likelihood."
+)
 @click.option("--rank", default=256, show_default=True, help="Directions the Kronecker form keeps.")
 @click.option(
     "--paper",
@@ -97,6 +100,7 @@ def fit(
     batch_size: int,
     contrastive_temperature: float,
     prior_precision: float | None,
+    damping: float | None,
     rank: int,
     paper: bool,
     seed: int,
@@ -107,7 +111,13 @@ def fit(
 
     specs = _specs(members, members_file)
     check_specs(specs)
-    settings = FitSettings(batch_size, contrastive_temperature, prior_precision, "ggn", rank)
+    settings = FitSettings(
+        batch_size=batch_size,
+        temperature=contrastive_temperature,
+        prior_precision=prior_precision,
+        damping=damping,
+        rank=rank,
+    )
     by_member = _pairs(specs, pairs, corpus, n_pairs, seed)
     _fit(specs, by_member, PAPER_SETTINGS if paper else settings, out, seed)
 
@@ -240,9 +250,9 @@ def serve(index_path: Path, address: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole manifest.")
 def info(path: Path, as_json: bool) -> None:
     """Say what an ensemble or index folder holds, and check its files."""
-    from uec.storage import open_any
+    from uec.storage import open_artefact
 
-    artefact = open_any(path)
+    artefact = open_artefact(path, None)
     if as_json:
         click.echo(json.dumps(artefact.manifest, indent=1, ensure_ascii=False))
         return
@@ -274,9 +284,9 @@ def info(path: Path, as_json: bool) -> None:
 @click.option("--keep", type=FOLDER, help="Keep the ensemble and index in this folder.")
 def demo(keep: Path | None) -> None:
     """Fit, index, serve and search this Python's own docstrings with three real encoders."""
-    from uec.demo import run
+    from uec.demo import Screen, run
 
-    run(keep, _progress, _table, show_ranking)
+    run(keep, Screen(click.echo, _progress, _table, show_ranking))
 
 
 def show_ranking(ranking: Ranking) -> None:

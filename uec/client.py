@@ -70,7 +70,12 @@ class Client:
         Raises:
             InputError: a number is not positive.
         """
-        for name, value in (("timeout_s", timeout_s), ("max_message_bytes", max_message_bytes)):
+        given = {
+            "timeout_s": timeout_s,
+            "max_message_bytes": max_message_bytes,
+            "initial_backoff_s": initial_backoff_s,
+        }
+        for name, value in given.items():
             if not value > 0:
                 raise InputError(f"{name} must be positive; got {value}")
         self._timeout_s = timeout_s
@@ -263,8 +268,8 @@ class Client:
 def _channel_options(max_message_bytes: int, initial_backoff_s: float) -> list[tuple[str, Any]]:
     policy = {
         "maxAttempts": MAX_ATTEMPTS,
-        "initialBackoff": f"{initial_backoff_s}s",
-        "maxBackoff": f"{initial_backoff_s * 2 ** (MAX_ATTEMPTS - 2)}s",
+        "initialBackoff": f"{initial_backoff_s:.3f}s",
+        "maxBackoff": f"{initial_backoff_s * 2 ** (MAX_ATTEMPTS - 2):.3f}s",
         "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }

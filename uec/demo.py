@@ -7,14 +7,22 @@ questions through the client, and a known-item evaluation. Nothing is downloaded
 from __future__ import annotations
 
 import ast
+import math
 import sysconfig
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uec.records import Document, MemberSpec, Pair, Query
+from uec.records import Document, MemberSpec, Pair, Query, Ranking
+
+if TYPE_CHECKING:
+    from uec.retriever import Retriever
 
 MEMBERS = (
     MemberSpec("minilm", "pkg:minilm", max_length=128),
@@ -32,6 +40,9 @@ QUESTIONS = (
 )
 """Three in English, one in German, one in Chinese: the docstrings are English, so the last two belong
 to the multilingual member alone and show what the weights are for."""
+
+DEPTH = 1000
+"""Hits a query in the evaluation; a docstring below them counts as not found."""
 
 N_DOCUMENTS = 3000
 N_QUERIES = 600
@@ -122,3 +133,136 @@ def _of_node(node: ast.AST, name: str) -> Iterator[_Docstring]:
             child_name = getattr(child, "name", None)
             if child_name is not None:
                 yield from _of_node(child, f"{name}.{child_name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where the demo shows things: the command line's own ways of printing.
+
+    Attributes:
+        say: prints a line.
+        progress: a progress bar with a label and a total.
+        table: prints headers and rows.
+        ranking: prints one ranking.
+    """
+
+    say: Callable[[str], None]
+    progress: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+    table: Callable[[tuple[str, ...], list[tuple[Any, ...]]], None]
+    ranking: Callable[[Ranking], None]
+
+
+def run(keep: Path | None, screen: Screen) -> None:
+    """Do everything once, from encoders to an evaluation, and say how to do it on other files.
+
+    Args:
+        keep: folder that keeps the ensemble and the index; None throws them away.
+        screen: where to show it.
+    """
+    from uec.retriever import Retriever
+
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep or Path(temporary)
+        data = load_data()
+        _fit_and_index(data, folder, screen)
+        retriever = Retriever.open(folder / "index")
+        _ask_the_service(retriever, screen)
+        _evaluate(data, retriever, screen)
+    screen.say(f"\nThe demo took {time.monotonic() - start:.0f} s. On your own files:\n")
+    screen.say(
+        "  uec fit    --member minilm=pkg:minilm --member e5=pkg:e5 \\\n"
+        "             --pairs pairs.jsonl --out my-ensemble\n"
+        "  uec index  --ensemble my-ensemble --corpus corpus.jsonl --out my-index\n"
+        "  uec search --index my-index 'a question'\n"
+        "  uec serve  --index my-index --address 127.0.0.1:50051"
+    )
+
+
+def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
+    from uec.build import build_index
+    from uec.fitting import fit_ensemble
+    from uec.laplace import FitSettings
+
+    screen.say(
+        f"1. Fitting {len(MEMBERS)} encoders on {len(data.pairs)} pairs "
+        "(a docstring's summary line, the rest of it)"
+    )
+    total = 2 * len(MEMBERS) * len(data.pairs)
+    with screen.progress("fitting", total) as advance:
+        ensemble = fit_ensemble(
+            MEMBERS, {spec.name: data.pairs for spec in MEMBERS}, FitSettings(), progress=advance
+        )
+    ensemble.save(folder / "ensemble")
+    screen.say(f"2. Indexing {len(data.corpus)} docstrings of this Python's standard library")
+    located = [(f"docstring {i}", document) for i, document in enumerate(data.corpus)]
+    with screen.progress("indexing", len(data.corpus)) as advance:
+        build_index(ensemble, located, folder / "index", progress=advance)
+
+
+def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
+    from uec.client import Client
+    from uec_server.app import create_server
+
+    screen.say("3. Starting the service and asking it through the client\n")
+    server, port = create_server(retriever, "127.0.0.1:0")
+    try:
+        with Client(f"127.0.0.1:{port}") as client:
+            client.wait_until_ready(timeout_s=120)
+            for ranking in client.search(QUESTIONS, top_k=3):
+                screen.ranking(ranking)
+    finally:
+        server.stop(grace=5).wait()
+
+
+def _evaluate(data: DemoData, retriever: Retriever, screen: Screen) -> None:
+    """Known-item search: each summary line must find the docstring that it was taken from."""
+    screen.say(f"\n4. Known-item search with {len(data.queries)} summary lines (not in the fit)")
+    texts = [query.text for query in data.queries]
+    names = retriever.ensemble.names
+    systems: dict[str, Mapping[str, Any]] = {
+        **{name: {"weights": {name: 1.0}, "beta": 0.0} for name in names},
+        "uniform fusion": {"weights": dict.fromkeys(names, 1.0), "beta": 0.0},
+        "UEC": {},
+    }
+    runs = {}
+    with screen.progress("searching", len(systems)) as advance:
+        for system, changes in systems.items():
+            runs[system] = [
+                [hit.doc_id for hit in ranking.hits]
+                for ranking in retriever.search(texts, top_k=DEPTH, **changes)
+            ]
+            advance(1)
+    runs["RRF"] = [
+        reciprocal_rank_fusion([runs[name][n] for name in names]) for n in range(len(texts))
+    ]
+    wanted = [query.query_id for query in data.queries]
+    order = [*names, "uniform fusion", "RRF", "UEC"]
+    screen.table(
+        ("system", "nDCG@10", "MRR", "queries"),
+        [(name, *known_item_measures(runs[name], wanted), len(wanted)) for name in order],
+    )
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]]) -> list[str]:
+    """Order documents by the sum of ``1 / (60 + rank)`` (Cormack et al. 2009, SIGIR)."""
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, doc_id in enumerate(ranking, 1):
+            scores[doc_id] = scores.get(doc_id, 0.0) + 1 / (60 + rank)
+    return sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))
+
+
+def known_item_measures(
+    rankings: Sequence[Sequence[str]], wanted: Sequence[str]
+) -> tuple[str, str]:
+    """nDCG@10 and mean reciprocal rank where each query has one relevant document.
+
+    With one relevant document at rank r, nDCG@10 is ``1 / log2(1 + r)`` for r <= 10, else 0.
+    """
+    ranks = [
+        ranking.index(doc_id) + 1 if doc_id in ranking else math.inf
+        for ranking, doc_id in zip(rankings, wanted, strict=True)
+    ]
+    ndcg = np.mean([1 / math.log2(1 + rank) if rank <= 10 else 0.0 for rank in ranks])
+    return f"{ndcg:.3f}", f"{np.mean([1 / rank for rank in ranks]):.3f}"

@@ -75,8 +75,8 @@ def make_manifest(
     return manifest | {"fingerprint": _fingerprint(manifest)}
 
 
-def read_manifest(root: Path, kind: Kind) -> dict[str, Any]:
-    """Read and check the manifest of a folder.
+def read_manifest(root: Path, kind: Kind | None) -> dict[str, Any]:
+    """Read and check the manifest of a folder; `kind` None takes either.
 
     Raises:
         NotFoundError: there is none.
@@ -87,8 +87,9 @@ def read_manifest(root: Path, kind: Kind) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except (FileNotFoundError, NotADirectoryError):
+        commands = " or ".join(f"`{_COMMAND[k]}`" for k in ([kind] if kind else _COMMAND))
         raise NotFoundError(
-            f"no {kind} in {root} ({MANIFEST} is missing); run `{_COMMAND[kind]}` to make one"
+            f"no {kind or 'artefact'} in {root} ({MANIFEST} is missing); run {commands} to make one"
         ) from None
     except (ValueError, RecursionError) as error:
         raise CorruptArtefactError(f"{path} is not readable JSON: {error}") from error
@@ -102,8 +103,12 @@ def read_manifest(root: Path, kind: Kind) -> dict[str, Any]:
             f"{path}: schema: got {schema}, expected at most {SCHEMA}; "
             "it was written by a newer version of uec: upgrade uec"
         )
-    if manifest.get("kind") != kind:
-        raise MismatchError(f"{path}: kind: got {manifest.get('kind')!r}, expected {kind!r}")
+    expected = [kind] if kind else list(_COMMAND)
+    if manifest.get("kind") not in expected:
+        raise MismatchError(
+            f"{path}: kind: got {manifest.get('kind')!r}, "
+            f"expected {' or '.join(repr(k) for k in expected)}"
+        )
     _require_sound(path, manifest)
     return manifest
 

@@ -188,12 +188,12 @@ def create(path: str | Path, kind: Kind) -> Draft:
     return Draft(Path(path), kind)
 
 
-def open_artefact(path: str | Path, kind: Kind, *, verify: bool = True) -> Artefact:
+def open_artefact(path: str | Path, kind: Kind | None, *, verify: bool = True) -> Artefact:
     """Open the current version of an artefact.
 
     Args:
         path: the folder.
-        kind: what it must be.
+        kind: what it must be; None takes any.
         verify: read every file and compare its sha256; otherwise only presence and size.
 
     Raises:

@@ -14,35 +14,30 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-
-from uec.errors import DependencyError
-
-try:
-    from zuko.distributions import DiagNormal
-    from zuko.lazy import Flow, LazyTransform, UnconditionalDistribution
-    from zuko.transforms import CouplingTransform, DependentTransform, MonotonicAffineTransform
-except ModuleNotFoundError as error:  # pragma: no cover - depends on the installation
-    raise DependencyError("zuko", "audit", "the FLARE audit") from error
+from zuko.distributions import DiagNormal
+from zuko.lazy import Flow, LazyTransform, UnconditionalDistribution
+from zuko.transforms import CouplingTransform, DependentTransform, MonotonicAffineTransform
 
 # Bound of the log-scale of one coupling: deep stacks of unbounded scales diverge on small samples.
 LOG_SCALE_BOUND = 2.0
-MAX_WIDTH = 512
+DROPOUT = 0.3
+MIN_WIDTH, MAX_WIDTH = 128, 512
 
 
-class Density(Protocol):
+class Density(nn.Module, ABC):
     """A density of targets, given sources or not."""
 
+    @abstractmethod
     def log_prob(self, target: Tensor, source: Tensor | None) -> Tensor:
         """Log-density in nats of each row of `target` (n, d), given the rows of `source`."""
-        ...
 
 
 @contextmanager
@@ -54,31 +49,43 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Conditioner(nn.Module):
-    """MLP with two hidden layers; the source enters the first one through ``B(A(u))``."""
+    """MLP with two hidden layers; reduced sources enter the first one through the branch B.
+
+    The first layer also feeds the output directly, so that a linear relation need not find its way
+    through two nonlinearities, which takes more texts than an audit has.
+    """
 
     def __init__(self, n_inputs: int, n_outputs: int, width: int) -> None:
         super().__init__()
         self.first = nn.Linear(n_inputs, width)
-        self.rest = nn.Sequential(
-            nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, n_outputs)
+        self.middle = nn.Sequential(
+            nn.GELU(), nn.Dropout(DROPOUT), nn.Linear(width, width), nn.GELU(), nn.Dropout(DROPOUT)
         )
-        self.branch: nn.Module | None = None
-        # The flow starts as the identity, which is already the right answer for whitened targets.
-        nn.init.zeros_(self.rest[-1].weight)
-        nn.init.zeros_(self.rest[-1].bias)
+        self.straight = nn.Linear(width, n_outputs)
+        self.curved = nn.Linear(width, n_outputs, bias=False)
+        self.branch: nn.Linear | None = None
+        # The flow starts as the identity, which is nearly right already for whitened targets.
+        for layer in (self.straight, self.curved):
+            nn.init.zeros_(layer.weight)
+        nn.init.zeros_(self.straight.bias)
 
-    def add_branch(self, n_source: int, rank: int) -> None:
-        """Add the low-rank branch with B = 0, so that the conditioner's output does not change."""
-        reduce = nn.Linear(n_source, rank, bias=False)
-        expand = nn.Linear(rank, self.first.out_features, bias=False)
-        nn.init.zeros_(expand.weight)
-        self.branch = nn.Sequential(reduce, expand)
+    def add_branch(self, rank: int) -> None:
+        """Add B = 0, which changes no output, and hold the hidden layers as the marginal has them.
 
-    def forward(self, kept: Tensor, source: Tensor | None) -> Tensor:
-        hidden = self.first(kept)
+        Only B and the two output layers go on learning: left free, the hidden layers fit the few
+        texts by heart before B has learnt anything (measured; see `sufficiency.reduce_source`).
+        """
+        for layer in (self.first, self.middle):
+            layer.requires_grad_(False)
+        self.branch = nn.Linear(rank, self.first.out_features, bias=False)
+        nn.init.zeros_(self.branch.weight)
+
+    def forward(self, kept: Tensor, reduced: Tensor | None) -> Tensor:
+        hidden: Tensor = self.first(kept)
         if self.branch is not None:
-            hidden = hidden + self.branch(source)
-        return self.rest(hidden)
+            hidden = hidden + self.branch(reduced)
+        shift_and_scale: Tensor = self.straight(hidden) + self.curved(self.middle(hidden))
+        return shift_and_scale
 
 
 class Coupling(LazyTransform):
@@ -93,31 +100,30 @@ class Coupling(LazyTransform):
     def forward(self, c: Tensor | None = None) -> CouplingTransform:
         return CouplingTransform(partial(self._affine, c), self.mask)
 
-    def _affine(self, source: Tensor | None, kept: Tensor) -> DependentTransform:
-        shift, log_scale = self.conditioner(kept, source).chunk(2, dim=-1)
+    def _affine(self, reduced: Tensor | None, kept: Tensor) -> DependentTransform:
+        shift, log_scale = self.conditioner(kept, reduced).chunk(2, dim=-1)
         affine = MonotonicAffineTransform(shift, log_scale, slope=math.exp(-LOG_SCALE_BOUND))
         return DependentTransform(affine, 1)
 
 
-class CouplingFlow(nn.Module):
+class CouplingFlow(Density):
     """RealNVP: affine couplings over alternating, fixed random halves (arXiv 1605.08803).
 
     Args:
         n_dims: d, length of a target; at least 2.
-        n_couplings: number of coupling layers.
-        width: hidden width of the conditioners; None for ``min(512, 2 d)``.
+        n_couplings: number of coupling layers, even.
+        width: hidden width of the conditioners; None for 2 d, within [128, 512].
 
-    Departure: the log-scale is bounded to (-2, 2) by zuko's softsign rather than by a tanh.
+    The log-scale is bounded to (-2, 2) by zuko's softsign.
     """
 
     def __init__(self, n_dims: int, *, n_couplings: int = 6, width: int | None = None) -> None:
         super().__init__()
-        width = min(MAX_WIDTH, 2 * n_dims) if width is None else width
-        couplings = []
-        for i in range(n_couplings):
-            if i % 2 == 0:
-                mask = torch.randperm(n_dims) < n_dims // 2
-            couplings.append(Coupling(mask if i % 2 == 0 else ~mask, width))
+        width = min(MAX_WIDTH, max(MIN_WIDTH, 2 * n_dims)) if width is None else width
+        couplings: list[LazyTransform] = []
+        while len(couplings) < n_couplings:
+            half = torch.randperm(n_dims) < n_dims // 2
+            couplings += [Coupling(half, width), Coupling(~half, width)]
         base = UnconditionalDistribution(
             DiagNormal, torch.zeros(n_dims), torch.ones(n_dims), buffer=True
         )
@@ -126,16 +132,19 @@ class CouplingFlow(nn.Module):
     def log_prob(self, target: Tensor, source: Tensor | None) -> Tensor:
         return self.flow(source).log_prob(target)
 
-    def conditioned(self, n_source: int, *, rank: int = 64) -> CouplingFlow:
-        """A copy of this flow with zero-initialised branches; equal to it until it is trained."""
+    def conditioned(self, rank: int) -> CouplingFlow:
+        """A copy of this flow with branches B = 0 for sources reduced to `rank` numbers, A(u).
+
+        Until it is trained, its density is exactly that of this flow, whatever the source.
+        """
         copied = copy.deepcopy(self)
         for module in copied.modules():
             if isinstance(module, Conditioner):
-                module.add_branch(n_source, rank)
+                module.add_branch(rank)
         return copied
 
 
-class Mixture(nn.Module):
+class Mixture(Density):
     """KNIFE's Gaussian mixture; with a source, a network of it gives all the parameters.
 
     Args:
@@ -208,7 +217,7 @@ class Training:
     clip: float = 1.0
 
 
-def fit(density: nn.Module, train: Rows, validation: Rows, training: Training) -> int:
+def fit(density: Density, train: Rows, validation: Rows, training: Training) -> int:
     """Fit by maximum likelihood and keep the weights with the best validation likelihood.
 
     The weights before the first step take part, so a fit never ends worse on the validation rows
@@ -217,20 +226,22 @@ def fit(density: nn.Module, train: Rows, validation: Rows, training: Training) -
     Returns:
         The epoch whose weights were kept; 0 where no step helped.
     """
+    learnt = [parameter for parameter in density.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(
-        density.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay
+        learnt, lr=training.learning_rate, weight_decay=training.weight_decay
     )
-    best, best_epoch = mean_log_prob(density, validation), 0
+    best, best_epoch = float(log_prob(density, validation).mean()), 0
     best_state = copy.deepcopy(density.state_dict())
     for epoch in range(1, training.max_epochs + 1):
+        density.train()
         for batch in torch.randperm(len(train.target)).split(training.batch_size):
             source = None if train.source is None else train.source[batch]
             loss = -density.log_prob(train.target[batch], source).mean()
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(density.parameters(), training.clip)
+            nn.utils.clip_grad_norm_(learnt, training.clip)
             optimiser.step()
-        value = mean_log_prob(density, validation)
+        value = float(log_prob(density, validation).mean())
         if value > best:
             best, best_epoch = value, epoch
             best_state = copy.deepcopy(density.state_dict())
@@ -240,7 +251,8 @@ def fit(density: nn.Module, train: Rows, validation: Rows, training: Training) -
     return best_epoch
 
 
-@torch.no_grad()
-def mean_log_prob(density: Density, rows: Rows) -> float:
-    """Mean log-density of the rows, in nats."""
-    return float(density.log_prob(rows.target, rows.source).mean())
+def log_prob(density: Density, rows: Rows) -> Tensor:
+    """Log-density of each row in nats, without dropout."""
+    density.eval()
+    with torch.no_grad():
+        return density.log_prob(rows.target, rows.source)

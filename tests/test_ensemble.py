@@ -1,0 +1,145 @@
+"""Ensembles: what a fit makes, what a folder keeps, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import uec
+from uec.calibration import ROLES, Calibration, TraceScale
+from uec.ensemble import Ensemble, check_specs
+from uec.errors import InputError, MismatchError, NotFoundError
+from uec.fitting import HELD_OUT_SHARE, fingerprint, fit_ensemble
+from uec.laplace import FitSettings
+from uec.posterior import POSTERIOR_KINDS
+from uec.records import MemberSpec, Pair
+from uec.selfretrieval import sentence_pairs
+
+
+def test_save_and_load_change_nothing(ensemble, texts, tmp_path):
+    ensemble.save(tmp_path / "e")
+    loaded = Ensemble.load(tmp_path / "e")
+    assert loaded.names == ensemble.names
+    before, after = (e.encode(texts[:5], "query") for e in (ensemble, loaded))
+    for one, two in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one.mean, two.mean)
+        for kind in POSTERIOR_KINDS:
+            np.testing.assert_array_equal(one.gaussians[kind].trace, two.gaussians[kind].trace)
+            np.testing.assert_array_equal(one.calibrated[kind], two.calibrated[kind])
+    np.testing.assert_array_equal(loaded.calibration.log_prior, ensemble.calibration.log_prior)
+
+
+def test_traces_have_median_one_on_the_held_out_texts(ensemble, texts):
+    pairs = [Pair(" ".join(text.split()[:4]), text) for text in texts]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    held_out = [pairs[i] for i in order[: round(HELD_OUT_SHARE * len(pairs))]]
+    for role in ROLES:
+        side = [p.query if role == "query" else p.passage for p in held_out]
+        for member in ensemble.encode(side, role):
+            for kind in POSTERIOR_KINDS:
+                assert np.median(member.calibrated[kind]) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_text_unlike_the_fit_has_a_larger_trace(ensemble):
+    known, strange = ensemble.encode(["river mountain database", "qqq jjj ŵŵŵ 99"], "query"), None
+    for member in known:
+        strange = member.calibrated["kron"]
+        assert strange[1] > 1.5 * strange[0]
+
+
+def test_the_fit_is_deterministic(texts):
+    pairs = [Pair(text[:20], text) for text in texts[:40]]
+    spec = MemberSpec("a", "hashing:16")
+    one, two = (fit_ensemble([spec], {"a": pairs}, FitSettings(), seed=3) for _ in range(2))
+    for kind in POSTERIOR_KINDS:
+        arrays = one.members[0].posteriors[kind].arrays()
+        for name, array in two.members[0].posteriors[kind].arrays().items():
+            np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_progress_counts_every_text_twice_over(texts):
+    pairs = [Pair(text[:20], text) for text in texts[:40]]
+    counted: list[int] = []
+    specs = [MemberSpec("a", "hashing:16"), MemberSpec("b", "hashing:8")]
+    fit_ensemble(specs, {"a": pairs, "b": pairs}, FitSettings(), progress=counted.append)
+    assert sum(counted) == 2 * 2 * 40
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ([], "at least one member"),
+        ([MemberSpec("a b", "hashing:8")], "member name 'a b'"),
+        ([MemberSpec("../x", "hashing:8")], "member name"),
+        ([MemberSpec("a", "hashing:8"), MemberSpec("a", "hashing:9")], "must be unique"),
+    ],
+)
+def test_unusable_members(specs, message):
+    with pytest.raises(InputError, match=message):
+        check_specs(specs)
+
+
+def test_too_few_pairs():
+    with pytest.raises(InputError, match=r"member 'a' has 3 pairs; expected at least 20"):
+        fit_ensemble(
+            [MemberSpec("a", "hashing:8")], {"a": [Pair("x", "y")] * 3}, FitSettings()
+        )
+
+
+def test_pairs_of_one_text_say_nothing():
+    """Identical texts have no spread under the likelihood, but still a trace; never a silent NaN."""
+    pairs = [Pair("same", "same")] * 40
+    ensemble = fit_ensemble([MemberSpec("a", "hashing:8")], {"a": pairs}, FitSettings())
+    trace = ensemble.encode(["same", "other"], "query")[0].calibrated["kron"]
+    assert np.isfinite(trace).all()
+    assert trace[1] > trace[0]
+
+
+def test_a_median_of_zero_is_refused():
+    traces = {kind: {role: np.zeros(3) for role in ROLES} for kind in POSTERIOR_KINDS}
+    with pytest.raises(InputError, match="median diag trace of the held-out query texts is 0"):
+        TraceScale.measure(traces)
+
+
+def test_calibration_survives_json():
+    import json
+
+    given = Calibration(np.array([-0.5, -np.inf]), temperature=float("inf"), beta=0.3)
+    text = json.dumps(given.to_json(), allow_nan=False)
+    back = Calibration.from_json(json.loads(text))
+    np.testing.assert_array_equal(back.log_prior, given.log_prior)
+    assert (back.temperature, back.beta) == (given.temperature, given.beta)
+
+
+def test_an_ensemble_is_no_index(ensemble, tmp_path):
+    ensemble.save(tmp_path / "e")
+    with pytest.raises(MismatchError, match="kind"):
+        uec.Retriever.open(tmp_path / "e")
+    with pytest.raises(NotFoundError, match="uec fit"):
+        Ensemble.load(tmp_path / "nothing")
+
+
+def test_fingerprints_tell_pairs_apart():
+    one = [Pair("ab", "c")]
+    assert fingerprint(one) == fingerprint([Pair("ab", "c")])
+    # The same letters cut elsewhere.
+    assert fingerprint(one) != fingerprint([Pair("a", "bc")])
+
+
+def test_sentence_pairs_part_a_sentence_from_its_passage():
+    documents = [
+        uec.Document("1", "The river is long and wide. It flows to the sea. Boats go there."),
+        uec.Document("2", "One sentence only, with nothing to part."),
+        uec.Document("3", "天气很好，我们去公园散步吧，然后去看电影。今天晚上我们一起吃饭，好吗？"),
+    ]
+    pairs = sentence_pairs(documents * 2, 10, seed=0)
+    assert len(pairs) == len({p.query for p in pairs})
+    for pair in pairs:
+        source = next(d.text for d in documents if pair.query in d.text)
+        assert pair.query not in pair.passage
+        assert all(part.strip() in source for part in pair.passage.split(". "))
+
+
+def test_sentence_pairs_need_sentences():
+    with pytest.raises(InputError, match="only 0 documents"):
+        sentence_pairs([uec.Document("1", "no end")], 10, seed=0)
