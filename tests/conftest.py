@@ -11,10 +11,7 @@ import pytest
 # Models are local in every test; a hub must never be asked.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-WORDS = (
-    "river mountain database python query vector index kernel forest engine bridge signal market "
-    "garden planet copper violin theory packet window"
-).split()
+WORDS = ["river", "mountain", "database", "python", "query", "vector", "index", "kernel", "forest", "engine", "bridge", "signal", "market", "garden", "planet", "copper", "violin", "theory", "packet", "window"]
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import pytest
 import uec
 from uec.build import CHUNK, CorpusMoments, build_index
 from uec.errors import BusyError, CorruptArtefactError, EmbeddingError, InputError, MismatchError
-from uec.posterior import POSTERIOR_KINDS
+from uec.records import POSTERIOR_KINDS
 from uec.retriever import Retriever
 
 

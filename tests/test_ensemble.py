@@ -11,8 +11,7 @@ from uec.ensemble import Ensemble, check_specs
 from uec.errors import InputError, MismatchError, NotFoundError
 from uec.fitting import HELD_OUT_SHARE, fingerprint, fit_ensemble
 from uec.laplace import FitSettings
-from uec.posterior import POSTERIOR_KINDS
-from uec.records import MemberSpec, Pair
+from uec.records import POSTERIOR_KINDS, MemberSpec, Pair
 from uec.selfretrieval import sentence_pairs
 
 

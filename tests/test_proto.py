@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 
 from uec.calibration import ROLES
-from uec.fusion import FUSIONS
-from uec.posterior import POSTERIOR_KINDS
-from uec.records import Hit, MemberHit
-from uec.retriever import SearchOptions
+from uec.records import FUSIONS, POSTERIOR_KINDS, Hit, MemberHit, SearchOptions
 from uec.v1 import uec_pb2 as pb
 
 ROOT = Path(__file__).resolve().parent.parent

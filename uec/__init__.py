@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from uec.records import Pair as Pair
     from uec.records import Query as Query
     from uec.records import Ranking as Ranking
+    from uec.records import SearchOptions as SearchOptions
     from uec.retriever import Retriever as Retriever
-    from uec.retriever import SearchOptions as SearchOptions
 
 _HOMES = {
     "Client": "uec.client",
@@ -47,7 +47,7 @@ _HOMES = {
     "Query": "uec.records",
     "Ranking": "uec.records",
     "Retriever": "uec.retriever",
-    "SearchOptions": "uec.retriever",
+    "SearchOptions": "uec.records",
     "UECError": "uec.errors",
     "build_index": "uec.build",
     "fit_ensemble": "uec.fitting",

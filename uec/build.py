@@ -22,8 +22,7 @@ from uec import storage
 from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, MemberEncoding, encode_member
 from uec.errors import EmbeddingError, InputError
-from uec.posterior import POSTERIOR_KINDS
-from uec.records import Document
+from uec.records import POSTERIOR_KINDS, Document
 from uec.stores.documents import DocumentWriter
 from uec.stores.faiss import FaissStoreWriter
 

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from uec.errors import InputError
-from uec.posterior import POSTERIOR_KINDS, PosteriorKind
-from uec.records import Role
+from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 
 ROLES: tuple[Role, ...] = ("query", "document")
 

@@ -18,6 +18,7 @@ import click
 
 from uec import __version__
 from uec.errors import InputError, UECError
+from uec.records import FUSIONS, POSTERIOR_KINDS
 
 if TYPE_CHECKING:
     from uec.laplace import FitSettings
@@ -191,8 +192,6 @@ def index(ensemble_path: Path, corpus: Path, out: Path, variance: str, batch_siz
 
 
 def _search_options(command: Callable[..., None]) -> Callable[..., None]:
-    from uec.fusion import FUSIONS
-    from uec.posterior import POSTERIOR_KINDS
 
     options = (
         click.option("--top-k", default=10, show_default=True, help="Hits to return."),

@@ -201,8 +201,9 @@ def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
 
 
 def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
-    from uec.client import Client
     from uec_server.app import create_server
+
+    from uec.client import Client
 
     screen.say("3. Starting the service and asking it through the client\n")
     server, port = create_server(retriever, "127.0.0.1:0")

@@ -22,8 +22,8 @@ from uec.calibration import ROLES, Calibration, TraceScale
 from uec.encoders import Encoder, Progress
 from uec.errors import EmbeddingError, InputError, MismatchError
 from uec.gaussian import SketchedGaussian
-from uec.posterior import POSTERIOR_KINDS, Posterior, PosteriorKind
-from uec.records import Encoding, MemberSpec, Role
+from uec.posterior import Posterior
+from uec.records import POSTERIOR_KINDS, Encoding, MemberSpec, PosteriorKind, Role
 
 MEMBER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 

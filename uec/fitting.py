@@ -20,8 +20,7 @@ from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, check_specs, check_vectors
 from uec.errors import InputError
 from uec.laplace import FitSettings
-from uec.posterior import POSTERIOR_KINDS, PosteriorKind
-from uec.records import MemberSpec, Pair, Role
+from uec.records import POSTERIOR_KINDS, MemberSpec, Pair, PosteriorKind, Role
 
 HELD_OUT_SHARE = 0.2
 """Share of the pairs that calibrates the traces. In-sample medians are far too small when there are

@@ -19,16 +19,12 @@ not the default. Members must share one dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from uec.gaussian import Gaussian, SketchedGaussian
 from uec.similarity import moments, sketched_variance
-
-Fusion: TypeAlias = Literal["concat", "average"]
-FUSIONS: tuple[Fusion, ...] = ("concat", "average")
 
 SPREAD_FLOOR = 1e-6
 """Below this a member's similarities are one value (a corpus of one text): nothing to standardise."""

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from uec import storage
 from uec.ensemble import Ensemble
 from uec.fusion import MemberCandidates
-from uec.posterior import POSTERIOR_KINDS, PosteriorKind
+from uec.records import POSTERIOR_KINDS, PosteriorKind
 from uec.stores.documents import DocumentStore
 from uec.stores.faiss import FaissStore
 

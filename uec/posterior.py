@@ -14,16 +14,13 @@ outputs. The posteriors here are what a service loads: NumPy only, a few vectors
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from scipy.sparse import csr_array, issparse
 
-from uec.records import Encoding
-
-PosteriorKind: TypeAlias = Literal["diag", "kron"]
-POSTERIOR_KINDS: tuple[PosteriorKind, ...] = ("diag", "kron")
+from uec.records import Encoding, PosteriorKind
 
 Features: TypeAlias = Float[np.ndarray, "n h"] | csr_array
 

@@ -20,6 +20,12 @@ Role: TypeAlias = Literal["query", "document"]
 
 Similarity: TypeAlias = Literal["cosine", "dot"]
 
+PosteriorKind: TypeAlias = Literal["diag", "kron"]
+POSTERIOR_KINDS: tuple[PosteriorKind, ...] = ("diag", "kron")
+
+Fusion: TypeAlias = Literal["concat", "average"]
+FUSIONS: tuple[Fusion, ...] = ("concat", "average")
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -107,6 +113,32 @@ class Encoding:
             self.tokens[which],
             self.truncated[which],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How to search; the same for every door (library, command line, service).
+
+    Attributes:
+        top_k: hits to return.
+        n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so that
+            the first k of 2k hits are the k hits.
+        posterior: whose traces weigh the members and moderate the score.
+        temperature: of the weights; None takes the ensemble's.
+        beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
+        fusion: "concat", or "average" as in the paper.
+        weights: member name to weight, the same for every query; None weighs by trace.
+        explain: fill `Hit.members`.
+    """
+
+    top_k: int = 10
+    n_candidates: int = 1000
+    posterior: PosteriorKind = "kron"
+    temperature: float | None = None
+    beta: float | None = None
+    fusion: Fusion = "concat"
+    weights: Mapping[str, float] | None = None
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

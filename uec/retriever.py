@@ -23,40 +23,20 @@ from jaxtyping import Float, Int
 from uec import fusion
 from uec.ensemble import MemberEncoding
 from uec.errors import InputError
-from uec.fusion import FUSIONS, Fused, Fusion, MemberCandidates, MemberQuery
+from uec.fusion import Fused, MemberCandidates, MemberQuery
 from uec.gaussian import SketchedGaussian
 from uec.index import Index
-from uec.posterior import POSTERIOR_KINDS, PosteriorKind
-from uec.records import Document, Hit, MemberHit, Ranking
+from uec.records import (
+    FUSIONS,
+    POSTERIOR_KINDS,
+    Document,
+    Hit,
+    MemberHit,
+    Ranking,
+    SearchOptions,
+)
 from uec.similarity import probit
 from uec.weights import explicit_weights, member_weights
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """How to search; the same for every door (library, command line, service).
-
-    Attributes:
-        top_k: hits to return.
-        n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so that
-            the first k of 2k hits are the k hits.
-        posterior: whose traces weigh the members and moderate the score.
-        temperature: of the weights; None takes the ensemble's.
-        beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
-        fusion: "concat", or "average" as in the paper.
-        weights: member name to weight, the same for every query; None weighs by trace.
-        explain: fill `Hit.members`.
-    """
-
-    top_k: int = 10
-    n_candidates: int = 1000
-    posterior: PosteriorKind = "kron"
-    temperature: float | None = None
-    beta: float | None = None
-    fusion: Fusion = "concat"
-    weights: Mapping[str, float] | None = None
-    explain: bool = False
-
 
 DEFAULTS = SearchOptions()
 

@@ -6,43 +6,32 @@ its normalised I_s over a pool of references, itself excluded (arXiv 2604.17344,
 architecture, training and normaliser are this project's reading). EMIR (arXiv 2406.07640) and a
 ridge-Gaussian plug-in stand beside it on the same pairs and rows, for a flow has to earn its cost.
 
-Reads as `audit`, then the estimators it calls, then the sentences it ends with.
+Reads as `audit`, then the study that measures every pair, then the report on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from uec.audits import sufficiency
+from uec.audits import flare_words, sufficiency
 from uec.audits.densities import CouplingFlow, Density, Mixture, Rows, Training, fit, log_prob
 from uec.audits.densities import seeded as torch_seeded
-from uec.audits.inputs import Members, check_members, few_texts
+from uec.audits.inputs import Members, check_members
 from uec.audits.sufficiency import Normalisation, Split
 from uec.encoders import Progress
 from uec.errors import InputError
 from uec.records import AuditReport
 
 MIN_TEXTS = 50
-RANK = 64
 CURVE_SHARES = (0.25, 0.5)
 # A component for so many training texts at least: fewer leave its density a guess.
 TEXTS_PER_COMPONENT = 4
-# Above this many nats a component one vector all but determines the other.
-NEAR_IDENTICAL = 2.0
-
-# The first has no published value; methods and data of this size want no more than the defaults.
-FLOW = Training(learning_rate=1e-3)
-MIXTURE = Training(learning_rate=1e-3, batch_size=128)
-
-Array: TypeAlias = Float[np.ndarray, "..."]
-Information: TypeAlias = dict[str, list[Array]]
-"""Estimator to one array a seed: (targets, sources, t) log-ratios in nats of the t test texts."""
 
 
 def audit(
@@ -88,23 +77,35 @@ def audit(
     fresh = ~sufficiency.repeated_rows(everyone)
     everyone = {name: matrix[fresh] for name, matrix in everyone.items()}
     n = check_members(everyone, min_texts=MIN_TEXTS)
-    used = _components(everyone, n, n_components)
     study = _Study(
-        everyone, tuple(members), tuple(pool), used, noise, device or _default_device(), n_given
+        everyone,
+        members=tuple(members),
+        pool=tuple(pool),
+        n_components=_components(everyone, n, n_components),
+        noise=noise,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
-    information, curve = study.run(tuple(seeds), progress)
-    settings = {
-        "seeds": list(seeds),
-        "n_components": used,
-        "noise": noise,
-        "normalisation": normalisation,
-        "rank": RANK,
-        "references": list(pool),
-        "split": [sufficiency.TRAIN_SHARE, sufficiency.VALIDATION_SHARE],
-        "device": study.device,
-    }
-    warnings = _warnings(study, information, n, n_components)
-    return _report(study, information, curve, settings, n, warnings)
+    n_steps = (len(ESTIMATORS) * len(seeds) + len(CURVE_SHARES)) * len(pool)
+    steps = _Steps(n_steps, n_given * len(members), progress)
+    information = _measure(study, seeds, steps)
+    curve = _learning_curve(study, seeds[0], steps)
+    return _report(
+        study,
+        information,
+        curve,
+        settings={
+            "seeds": list(seeds),
+            "n_components": study.n_components,
+            "noise": noise,
+            "normalisation": normalisation,
+            "rank": RANK,
+            "references": list(pool),
+            "train_share": sufficiency.TRAIN_SHARE,
+            "validation_share": sufficiency.VALIDATION_SHARE,
+            "device": study.device,
+        },
+        limits={"n_repeated": n_given - n, "components": (n_components, study.n_components)},
+    )
 
 
 def _check_settings(
@@ -139,10 +140,6 @@ def _check_settings(
         )
 
 
-def _default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _components(members: Members, n: int, wanted: int | None) -> int | None:
     """Components kept of every target: as many as wanted, and as members and texts allow."""
     for name, matrix in members.items():
@@ -159,96 +156,178 @@ def _components(members: Members, n: int, wanted: int | None) -> int | None:
     return min(wanted, smallest, n_train // TEXTS_PER_COMPONENT)
 
 
-# ------------------------------------------------------------------ estimators
-
-
 @dataclass(frozen=True, slots=True)
-class Family:
-    """One way of fitting a marginal density and a conditional one beside it.
+class _Study:
+    """The embeddings (n, d) of members and references, and how their targets are prepared."""
 
-    Attributes:
-        marginal: makes the marginal density of targets with d dimensions.
-        conditional: makes the conditional one from the fitted marginal, d and the source's length.
-        training: how both are fitted.
+    embeddings: Members
+    members: tuple[str, ...]
+    pool: tuple[str, ...]
+    n_components: int | None
+    noise: float
+    device: str
+
+    @property
+    def n_texts(self) -> int:
+        return len(self.embeddings[self.members[0]])
+
+    @property
+    def n_dims(self) -> list[int]:
+        """Dimensions of each target."""
+        return [self.n_components or self.embeddings[name].shape[1] for name in self.pool]
+
+
+class _Steps:
+    """Turns steps into texts, which is what a progress bar counts."""
+
+    def __init__(self, n_steps: int, n_texts: int, progress: Progress | None) -> None:
+        self._done, self._n_steps, self._n_texts = 0, n_steps, n_texts
+        self._progress = progress
+
+    def advance(self) -> None:
+        before, after = (self._n_texts * s // self._n_steps for s in (self._done, self._done + 1))
+        self._done += 1
+        if self._progress:
+            self._progress(after - before)
+
+
+def _estimate(
+    study: _Study, name: str, seed: int, *, share: float, steps: _Steps
+) -> Float[np.ndarray, "targets members t"]:
+    """Log-ratios in nats by one estimator, NaN where a member would be its own reference.
+
+    Every target and source is prepared from all training texts; with a `share` below one only
+    that share of them is fitted on, so that all shares estimate the same quantity.
     """
-
-    marginal: Callable[[int], Density]
-    conditional: Callable[[Density, int, int], Density]
-    training: Training
-
-
-def _conditioned(marginal: Density, _: int, n_source: int) -> Density:
-    assert isinstance(marginal, CouplingFlow)
-    return marginal.conditioned(n_source)
-
-
-COUPLING = Family(CouplingFlow, _conditioned, FLOW)
-KNIFE = Family(
-    lambda n_dims: Mixture(n_dims, None),
-    lambda _, n_dims, n_source: Mixture(n_dims, n_source),
-    MIXTURE,
-)
-
-
-def held_out_information(
-    target: Float[np.ndarray, "n c"],
-    sources: Sequence[Float[np.ndarray, "n _"]],
-    split: Split,
-    family: Family,
-    *,
-    seed: int = 0,
-    device: str = "cpu",
-) -> Float[np.ndarray, "sources t"]:
-    """Fit ``p(v)`` once and ``p(v | u)`` for each source, and compare them on the test rows.
-
-    Args:
-        target: (n, c) standardised target V.
-        sources: standardised sources U, each with n rows.
-        split: rows to fit on, to stop by and to judge on.
-        family: `COUPLING` for FLARE (its sources as `sufficiency.reduce_source` makes them) or
-            `KNIFE` for EMIR.
-        seed: of initialisation, batches and dropout.
-        device: torch device.
-
-    Returns:
-        ``log p(v | u) - log p(v)`` in nats of each test row; the mean over rows estimates I.
-        Departure from EMIR, which judges on the rows it fitted: here they are held out, and the
-        fit stops by the validation rows instead of after a fixed number of epochs.
-    """
-
-    def rows(indices: np.ndarray, source: np.ndarray | None = None) -> Rows:
-        return Rows(
-            *(
-                None if a is None else torch.as_tensor(a[indices], dtype=torch.float32).to(device)
-                for a in (target, source)
-            )
+    split = sufficiency.split_texts(study.n_texts, seed)
+    sources = {m: sufficiency.standardise(study.embeddings[m], split.train) for m in study.members}
+    found = np.full((len(study.pool), len(study.members), len(split.test)), np.nan)
+    for i, reference in enumerate(study.pool):
+        target = sufficiency.prepare_target(
+            study.embeddings[reference],
+            split.train,
+            n_components=study.n_components,
+            noise=study.noise,
+            seed=seed,
         )
-
-    found = []
-    with torch_seeded(seed):
-        marginal = family.marginal(target.shape[1]).to(device)
-        fit(marginal, rows(split.train), rows(split.validation), family.training)
-        baseline = log_prob(marginal, rows(split.test))
-        for source in sources:
-            conditional = family.conditional(marginal, target.shape[1], source.shape[1]).to(device)
-            train, validation, test = (
-                rows(indices, source) for indices in (split.train, split.validation, split.test)
+        others = [j for j, member in enumerate(study.members) if member != reference]
+        if others:
+            found[i, others] = ESTIMATORS[name](
+                target,
+                [sources[study.members[j]] for j in others],
+                split.shrunk(share),
+                seed=seed,
+                device=study.device,
             )
-            fit(conditional, train, validation, family.training)
-            found.append((log_prob(conditional, test) - baseline).cpu().numpy())
-    return np.stack(found).astype(np.float64)
+        steps.advance()
+    return found
 
 
-def flow_information(
-    target: Float[np.ndarray, "n c"],
-    sources: Sequence[Float[np.ndarray, "n _"]],
-    split: Split,
+def _measure(
+    study: _Study, seeds: Sequence[int], steps: _Steps
+) -> dict[str, Float[np.ndarray, "seeds targets members t"]]:
+    """Log-ratios in nats by estimator."""
+    return {
+        name: np.stack([_estimate(study, name, seed, share=1.0, steps=steps) for seed in seeds])
+        for name in ESTIMATORS
+    }
+
+
+def _learning_curve(
+    study: _Study, seed: int, steps: _Steps
+) -> Float[np.ndarray, "shares targets members"]:
+    """FLARE's I_s in nats from a part of the training texts, judged on the same test texts."""
+    return np.stack(
+        [
+            _estimate(study, "flare", seed, share=share, steps=steps).mean(axis=-1)
+            for share in CURVE_SHARES
+        ]
+    )
+
+
+def _report(
+    study: _Study,
+    information: dict[str, Float[np.ndarray, "seeds targets members t"]],
+    curve: Float[np.ndarray, "shares targets members"],
     *,
-    seed: int = 0,
-    device: str = "cpu",
-) -> Float[np.ndarray, "sources t"]:
-    """FLARE's estimate: `held_out_information` by coupling flows on reduced sources."""
-    reduced = [sufficiency.reduce_source(s, target, split.train, rank=RANK) for s in sources]
-    return held_out_information(target, reduced, split, COUPLING, seed=seed, device=device)
+    settings: dict[str, Any],
+    limits: dict[str, Any],
+) -> AuditReport:
+    nats = {name: values.mean(axis=-1) for name, values in information.items()}
+    by_seed = {
+        (name, rule): np.stack([sufficiency.scores(m, study.n_dims, rule) for m in matrices])
+        for name, matrices in nats.items()
+        for rule in get_args(Normalisation)
+    }
+    rows = _rows(study, by_seed, settings["normalisation"])
+    shares = np.stack([*curve, nats["flare"][0]])
+    learning = np.stack([sufficiency.scores(m, study.n_dims, "dimension") for m in shares])
+    return AuditReport(
+        audit="flare",
+        settings=settings,
+        n_texts=study.n_texts,
+        rows=tuple(rows),
+        rank_by="flare",
+        findings=flare_words.findings(rows, nats, learning),
+        warnings=flare_words.warnings(
+            members=study.members,
+            targets=study.pool,
+            nats=np.maximum(nats["flare"], nats["ridge"]).mean(axis=0),
+            n_dims=study.n_dims,
+            n_texts=study.n_texts,
+            **limits,
+        ),
+        details=_details(study, information, learning),
+    )
 
 
+def _rows(
+    study: _Study,
+    by_seed: dict[tuple[str, Normalisation], Float[np.ndarray, "seeds members"]],
+    ranking: Normalisation,
+) -> list[dict[str, Any]]:
+    rows = []
+    for j, member in enumerate(study.members):
+        row: dict[str, Any] = {"member": member}
+        for name in ESTIMATORS:
+            row[name] = float(by_seed[name, ranking][:, j].mean())
+            row[f"{name}_spread"] = float(by_seed[name, ranking][:, j].std())
+            for rule in get_args(Normalisation):
+                row[f"{name}_{rule}"] = float(by_seed[name, rule][:, j].mean())
+        radii = sufficiency.neighbour_radii(study.embeddings[member])
+        row["two_nn"] = sufficiency.two_nn(radii)
+        row["levina_bickel"] = sufficiency.levina_bickel(radii)
+        row["dimension"] = study.embeddings[member].shape[1]
+        rows.append(row)
+    return rows
+
+
+def _details(
+    study: _Study,
+    information: dict[str, Float[np.ndarray, "seeds targets members t"]],
+    learning: Float[np.ndarray, "shares members"],
+) -> dict[str, Any]:
+    n_fitted = len(sufficiency.split_texts(study.n_texts, 0).fitted)
+    nats = {name: values.mean(axis=-1) for name, values in information.items()}
+    errors = {
+        name: (values.std(axis=-1) / np.sqrt(values.shape[-1])).mean(axis=0)
+        for name, values in information.items()
+    }
+    return {
+        "unit": "nats; rows are targets, columns members, null where both are the same",
+        "targets": list(study.pool),
+        "members": list(study.members),
+        "n_dims": study.n_dims,
+        "information": {name: _listed(matrix.mean(axis=0)) for name, matrix in nats.items()},
+        "spread": {name: _listed(matrix.std(axis=0)) for name, matrix in nats.items()},
+        "standard_error": {name: _listed(matrix) for name, matrix in errors.items()},
+        "learning_curve": {
+            "n_fitted": [int(share * n_fitted) for share in (*CURVE_SHARES, 1.0)],
+            "flare": {member: learning[:, j].tolist() for j, member in enumerate(study.members)},
+        },
+    }
+
+
+def _listed(matrix: Float[np.ndarray, "targets members"]) -> list[list[float | None]]:
+    """The matrix for JSON, which knows no NaN."""
+    return [[None if np.isnan(value) else float(value) for value in row] for row in matrix]

@@ -1,225 +1,419 @@
-"""Log-linear probes: which words of a vocabulary can be read off an embedding by a linear map.
+"""Log-linear probes: the words that a linear map can read off an embedding.
 
-For an embedding u (d,) and the word counts x (v,) of its text,
+For an embedding u (d,) and the counts x (v,) of the words of its text,
 
     theta = softmax(b + A (B u)),   loss = - sum_n x_n' log theta_n + l1 |A|_1,
 
-with A (v, r) and B (r, d): the factorised probe, FLiP. With A = W (v, d) and no B it is LiP. Both
-are trained here by one loop, so that a comparison between them compares the models alone.
+with A (v, r) and B (r, d): the factorised probe, FLiP. Without B, and with A (v, d), it is the plain
+probe, LiP. One loop trains both, so a comparison of the two compares nothing else.
 
 It must know nothing of texts, members or reports; torch stays inside.
+
+References:
+    Kesiraju et al. 2026, FLiP (arXiv 2604.18109), equations 1-5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int
 from scipy.sparse import csr_array
 
-from uec.audits.vocabulary import Vocabulary, references
+from uec.audits.extraction import recalls, references, top_entries
+from uec.errors import CorruptArtefactError, InputError, MismatchError
 
-Scaling = Literal["none", "centre", "standardise"]
+Scaling: TypeAlias = Literal["none", "centre", "standardise"]
 
-LOGITS_IN_MEMORY = 8_000_000
-"""Logits held at once (32 MB in float32): what bounds memory whatever the vocabulary."""
+_LOGITS_AT_ONCE = 8_000_000
+"""Logits held at once (32 MB each copy): bounds memory for any vocabulary and batch."""
+_DEAD = 1e-3
+"""A dimension that varies less than this share of the median one carries rounding, not text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a probe is trained.
+    """How a probe is trained; the defaults are the paper's where the paper names one.
+
+    The loss is a sum over tokens, but AdamW's step does not depend on its scale, so `learning_rate`
+    holds for any batch size; what a step means does depend on the length of the embeddings, which
+    is why they are standardised first. On unit vectors as they come (``scaling="none"``) entries
+    are near d**-0.5, and the plain probe needs a rate some ten times higher to move as far.
 
     Attributes:
-        rank: inner size r of the factorised probe, cut to the embedding's length; None for LiP.
-        learning_rate: AdamW's first step size.
-        l1: weight of |A|_1, taken as a proximal step after each step of AdamW.
-        max_epochs: passes over the training texts at most.
-        batch_size: texts a step.
+        rank: inner size r of the factorised probe, cut to d; None for the plain probe.
+        learning_rate: AdamW's first rate, halved when the held-out recall stalls.
+        l1: weight of |A|_1, as a proximal step after each of AdamW's. At the default it only
+            silences entries that never move.
+        weight_decay: AdamW's decoupled decay of A and B, never of the bias.
+        max_epochs: most passes over the training texts.
+        batch_size: texts a step. The paper's 6000 is for millions of texts.
         evaluate_every: epochs between two looks at the held-out recall.
-        halve_after: evaluations without gain after which the learning rate is halved.
-        stop_after: evaluations without gain after which training stops.
-        scaling: what is done to each dimension of the embeddings, learned from the training rows.
-        seed: of the start values and of the order of the texts.
+        halve_after: evaluations without gain that are let pass before the rate is halved.
+        stop_after: evaluations without gain after which training ends.
+        scaling: ``"standardise"`` takes mean and deviation of each dimension from the training
+            rows, ``"centre"`` the mean alone, ``"none"`` leaves embeddings as they are.
     """
 
     rank: int | None = 512
     learning_rate: float = 5e-3
     l1: float = 1e-4
+    weight_decay: float = 0.0
     max_epochs: int = 100
     batch_size: int = 512
     evaluate_every: int = 3
     halve_after: int = 2
     stop_after: int = 5
-    scaling: Scaling = "none"
-    seed: int = 0
-    wd: float = 0.0
-    bias_init: str = "freq"
-    select_bias: bool = False
+    scaling: Scaling = "standardise"
+
+    def __post_init__(self) -> None:
+        for name in ("max_epochs", "batch_size", "evaluate_every", "stop_after", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected more than zero")
+        if self.rank is not None and self.rank < 1:
+            raise InputError(f"rank: got {self.rank}, expected at least 1, or None for no factors")
+        for name in ("l1", "weight_decay", "halve_after"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name}: got {getattr(self, name)}, expected zero or more")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Probe:
-    vocabulary: Vocabulary
-    words: Float[np.ndarray, "v r"]
-    projection: Float[np.ndarray, "r d"] | None
-    bias: Float[np.ndarray, " v"]
-    centre: Float[np.ndarray, " d"]
-    scale: Float[np.ndarray, " d"]
-    history: tuple = ()
+    """A trained probe, in plain arrays.
 
-    def scores(self, embeddings, *, with_bias=False):
-        inner = (np.asarray(embeddings, dtype=np.float32) - self.centre) * self.scale
+    Attributes:
+        entries: (v) the vocabulary, in the order of `factor`'s rows.
+        factor: A (v, r); (v, d) for the plain probe.
+        projection: B (r, d), or None for the plain probe.
+        bias: b (v,), the frequency of each entry in the logarithm, as trained.
+        centre: (d,) subtracted from an embedding.
+        scale: (d,) that the difference is multiplied with.
+        curve: epoch and held-out recall at each evaluation.
+    """
+
+    entries: tuple[str, ...]
+    factor: Float32[np.ndarray, "v r"]
+    projection: Float32[np.ndarray, "r d"] | None
+    bias: Float32[np.ndarray, " v"]
+    centre: Float32[np.ndarray, " d"]
+    scale: Float32[np.ndarray, " d"]
+    curve: tuple[tuple[int, float], ...] = ()
+
+    def scores(
+        self, embeddings: Float[np.ndarray, "n d"], *, with_bias: bool = False
+    ) -> Float32[np.ndarray, "n v"]:
+        """Logits of every entry for n embeddings, without the bias unless asked for.
+
+        The bias says how common a word is in any text. Left out, as in the paper, the scores say
+        what this embedding adds to that.
+
+        Raises:
+            MismatchError: the embeddings have another length than those trained on.
+        """
+        if embeddings.shape[1] != len(self.centre):
+            raise MismatchError(
+                f"dimension: the probe was trained on {len(self.centre)}, got embeddings of "
+                f"{embeddings.shape[1]}; use the probe of the same member"
+            )
+        inner = (embeddings.astype(np.float32) - self.centre) * self.scale
         if self.projection is not None:
             inner = inner @ self.projection.T
-        scores = inner @ self.words.T
+        scores: np.ndarray = inner @ self.factor.T
         return scores + self.bias if with_bias else scores
 
-    def top(self, embeddings, sizes, *, with_bias=False):
-        rows = max(1, LOGITS_IN_MEMORY // len(self.vocabulary))
-        found = []
+    def extract(
+        self,
+        embeddings: Float[np.ndarray, "n d"],
+        sizes: Sequence[int],
+        *,
+        with_bias: bool = False,
+    ) -> list[Int[np.ndarray, " _"]]:
+        """The `sizes[i]` best entries of text i, best first, in bounded memory."""
+        rows = max(1, _LOGITS_AT_ONCE // len(self.entries))
+        found: list[np.ndarray] = []
         for start in range(0, len(embeddings), rows):
             part = slice(start, start + rows)
-            found.extend(
-                top_entries(self.scores(embeddings[part], with_bias=with_bias), sizes[part])
-            )
+            scores = self.scores(embeddings[part], with_bias=with_bias)
+            found.extend(top_entries(scores, sizes[part]))
         return found
 
+    def save(self, path: Path) -> None:
+        """Write the probe as one ``.npz`` file of plain arrays."""
+        arrays = {
+            # Bytes, not NumPy's fixed-width strings: one long word would set the width of all.
+            "entries": np.frombuffer("\n".join(self.entries).encode(), dtype=np.uint8),
+            "factor": self.factor,
+            "bias": self.bias,
+            "centre": self.centre,
+            "scale": self.scale,
+            "curve": np.array(self.curve, dtype=np.float64).reshape(-1, 2),
+        }
+        if self.projection is not None:
+            arrays["projection"] = self.projection
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
 
-def top_entries(scores, sizes):
-    n, v = scores.shape
-    largest = int(min(max(sizes, default=0), v))
-    if largest == 0:
-        return [np.empty(0, dtype=np.int64)] * n
-    candidates = np.sort(np.argpartition(-scores, largest - 1, axis=1)[:, :largest], axis=1)
-    order = np.argsort(-np.take_along_axis(scores, candidates, axis=1), axis=1, kind="stable")
-    ranked = np.take_along_axis(candidates, order, axis=1)
-    return [row[:size] for row, size in zip(ranked, sizes)]
+    @classmethod
+    def load(cls, path: Path) -> Probe:
+        """Read what `save` wrote.
 
-
-def recall(found, wanted):
-    return np.array([len(np.intersect1d(f, w)) / len(w) for f, w in zip(found, wanted) if len(w)])
-
-
-def loss_and_gradients(embeddings, counts, bias, factors):
-    """torch; accumulates"""
-    v = bias.shape[0]
-    grads = [torch.zeros_like(f) for f in factors]
-    gb = torch.zeros_like(bias)
-    total = 0.0
-    rows = max(1, LOGITS_IN_MEMORY // v)
-    for start in range(0, embeddings.shape[0], rows):
-        u = embeddings[start : start + rows]
-        x = counts[start : start + rows]
-        inner = u @ factors[1].T if len(factors) == 2 else u
-        logits = torch.addmm(bias, inner, factors[0].T)
-        lens = torch.from_numpy(np.asarray(x.sum(axis=1), dtype=np.float32)).to(u.device)
-        rr = torch.from_numpy(np.repeat(np.arange(x.shape[0]), np.diff(x.indptr)))
-        cc = torch.from_numpy(x.indices.astype(np.int64))
-        val = torch.from_numpy(x.data.astype(np.float32))
-        logp = torch.log_softmax(logits, dim=1)
-        total -= float((val * logp[rr, cc]).sum())
-        logits = logp.exp_().mul_(lens[:, None])
-        logits[rr, cc] -= val
-        gb += logits.sum(0)
-        grads[0].addmm_(logits.T, inner)
-        if len(factors) == 2:
-            grads[1].addmm_((logits @ factors[0]).T, u)
-    return total, gb, grads
+        Raises:
+            CorruptArtefactError: the file is not a probe.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return cls(
+                    entries=tuple(arrays["entries"].tobytes().decode().split("\n")),
+                    factor=arrays["factor"],
+                    projection=arrays.get("projection"),
+                    bias=arrays["bias"],
+                    centre=arrays["centre"],
+                    scale=arrays["scale"],
+                    curve=tuple((int(e), float(r)) for e, r in arrays["curve"]),
+                )
+        except (ValueError, KeyError, EOFError, OSError) as error:
+            raise CorruptArtefactError(
+                f"{path} is not a probe ({error}); train it again with `uec audit`"
+            ) from error
 
 
-def fit(vocabulary, views, counts, held_views, held_counts, training, weights=None):
-    gen = torch.Generator().manual_seed(training.seed)
-    stacked = np.concatenate(views)
-    d = stacked.shape[1]
-    centre = stacked.mean(0) if training.scaling != "none" else np.zeros(d)
-    scale = 1 / (stacked.std(0) + 1e-9) if training.scaling == "standardise" else np.ones(d)
-    if training.scaling == "unit":
-        scale = np.full(d, 1 / stacked.std(0).mean())
-    if training.scaling == "norm":
-        scale = np.full(d, np.sqrt(d))
-        centre = np.zeros(d)
-    centre, scale = centre.astype(np.float32), scale.astype(np.float32)
-    U = [torch.from_numpy((np.asarray(z, np.float32) - centre) * scale) for z in views]
-    weights = weights or [1 / len(U)] * len(U)
-    v = len(vocabulary)
-    if training.rank is None:
-        shapes = [(v, d)]
-    else:
-        r = min(training.rank, d)
-        shapes = [(v, r), (r, d)]
-    factors = [torch.randn(*s, generator=gen) * (2 / sum(s)) ** 0.5 for s in shapes]
-    freq = np.asarray(counts.sum(axis=0)).ravel() + 1
-    bias = torch.from_numpy(np.log(freq / freq.sum()).astype(np.float32))
-    if training.bias_init == "zero":
-        bias = torch.zeros(v)
-    params = [bias, *factors]
-    for p in params:
-        p.grad = torch.zeros_like(p)
-    opt = torch.optim.AdamW([{"params":[bias],"weight_decay":0.0},{"params":factors,"weight_decay":training.wd}], lr=training.learning_rate, fused=True)
-    sched = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        opt, mode="max", factor=0.5, patience=training.halve_after
-    )
-    n = counts.shape[0]
+def words(
+    probe: Probe, embedding: Float[np.ndarray, " d"], k: int = 10, *, with_bias: bool = False
+) -> list[tuple[str, float]]:
+    """The k entries that an embedding holds most clearly, with their scores, best first.
+
+    Args:
+        probe: of the member that made the embedding.
+        embedding: (d,) one text.
+        k: how many.
+        with_bias: add how common each word is; function words then come first.
+
+    Returns:
+        Entry and logit, whose unit is nats; without the bias, of evidence beyond the frequency.
+
+    Raises:
+        InputError: k is less than one.
+        MismatchError: an embedding of another length.
+    """
+    if k < 1:
+        raise InputError(f"k: got {k}, expected at least 1")
+    scores = probe.scores(embedding[None], with_bias=with_bias)
+    return [(probe.entries[i], float(scores[0, i])) for i in top_entries(scores, [k])[0]]
+
+
+def fit(
+    views: Sequence[Float[np.ndarray, "n d"]],
+    counts: csr_array,
+    held_views: Sequence[Float[np.ndarray, "m d"]],
+    held_counts: csr_array,
+    entries: Sequence[str],
+    *,
+    training: Training | None = None,
+    view_weights: Sequence[float] | None = None,
+    seed: int = 0,
+) -> Probe:
+    """Train a probe and keep it as it was at its best held-out recall.
+
+    Recall is that of a text's distinct entries among twice as many best-scored ones, without the
+    bias (the paper's criterion), averaged over the views.
+
+    Departures: A starts at zero and b at the log frequency, so training starts at the unigram model
+    (in the released code b starts at random, against its intent, and A B u is noise that a small
+    corpus never unlearns); texts are shuffled; embeddings are standardised (see `Training`).
+
+    Args:
+        views: one (n, d) embedding of the n texts, or several that share the counts, such as text
+            and speech or a text and its translation.
+        counts: (n, v) how often each entry occurs in each text.
+        held_views: as `views`, of m texts that are not trained on.
+        held_counts: (m, v).
+        entries: (v) the vocabulary.
+        training: how to train; FLiP with the paper's values by default.
+        view_weights: weight of each view's loss; equal by default. For two views these are the
+            paper's alpha and 1 - alpha.
+        seed: of the start values and the order of the texts.
+
+    Returns:
+        The probe.
+
+    Raises:
+        InputError: no held-out text has an entry, or views and weights do not match.
+
+    References:
+        FLiP, equations 2-5 and section 3.5.
+    """
+    training = training or Training()
+    weights = list(view_weights) if view_weights is not None else [1 / len(views)] * len(views)
+    if len(weights) != len(views) or len(held_views) != len(views):
+        raise InputError(
+            f"{len(views)} views, {len(held_views)} held-out views and {len(weights)} weights; "
+            "expected the same number of each"
+        )
+    if held_counts.nnz == 0:
+        raise InputError("no held-out text has a word of the vocabulary; give more texts")
+    centre, scale = _scaling(np.concatenate(views), training.scaling)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    inputs = [
+        torch.from_numpy((view.astype(np.float32) - centre) * scale).to(device) for view in views
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    parameters = [p.to(device) for p in _start(counts, views[0].shape[1], training, generator)]
     wanted = references(held_counts)
-    sizes = [2 * len(w) for w in wanted]
-    best, best_epoch, stale, hist = -1.0, 0, 0, []
-    best_probe = None
+
+    def snapshot(curve: Sequence[tuple[int, float]] = ()) -> Probe:
+        bias, factor, *projection = [p.cpu().numpy().copy() for p in parameters]
+        b = projection[0] if projection else None
+        return Probe(tuple(entries), factor, b, bias, centre, scale, tuple(curve))
+
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": parameters[:1], "weight_decay": 0.0},
+            {"params": parameters[1:], "weight_decay": training.weight_decay},
+        ],
+        lr=training.learning_rate,
+        fused=True,
+    )
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimiser, mode="max", factor=0.5, patience=training.halve_after, threshold=0.0
+    )
+    best, best_recall, stale = snapshot(), -1.0, 0
+    curve: list[tuple[int, float]] = []
     for epoch in range(1, training.max_epochs + 1):
-        order = torch.randperm(n, generator=gen).numpy()
-        tot = 0.0
-        for s in range(0, n, training.batch_size):
-            idx = np.sort(order[s : s + training.batch_size])
-            x = counts[idx]
-            gb = torch.zeros_like(bias)
-            gf = [torch.zeros_like(f) for f in factors]
-            for u, w in zip(U, weights):
-                l, b, f = loss_and_gradients(u[idx], x, bias, factors)
-                tot += w * l
-                gb += w * b
-                for a, c in zip(gf, f):
-                    a += w * c
-            for p, g in zip(params, [gb, *gf]):
-                p.grad = g
-            opt.step()
-            lr = opt.param_groups[0]["lr"]
-            if training.l1:
-                t = lr * training.l1
-                A = factors[0]
-                A.copy_(torch.nn.functional.softshrink(A, t))
-        if epoch % training.evaluate_every == 0 or epoch == training.max_epochs:
-            probe = Probe(
-                vocabulary,
-                factors[0].numpy(),
-                factors[1].numpy() if len(factors) == 2 else None,
-                bias.numpy(),
-                centre,
-                scale,
-            )
-            r = float(
-                np.mean(
-                    [
-                        recall(probe.top(z, sizes, with_bias=training.select_bias), wanted).mean()
-                        for z in held_views
-                    ]
-                )
-            )
-            hist.append((epoch, tot / n, r, lr))
-            sched.step(r)
-            if r > best:
-                best, stale = r, 0
-                best_probe = replace(
-                    probe,
-                    words=probe.words.copy(),
-                    projection=None if probe.projection is None else probe.projection.copy(),
-                    bias=probe.bias.copy(),
-                )
-            else:
-                stale += 1
-                if stale >= training.stop_after:
-                    break
-    return replace(best_probe, history=tuple(hist))
+        _epoch(inputs, weights, counts, parameters, optimiser, training, generator)
+        if epoch % training.evaluate_every and epoch != training.max_epochs:
+            continue
+        probe = snapshot()
+        recall = float(np.mean([held_recall(probe, view, wanted) for view in held_views]))
+        curve.append((epoch, recall))
+        plateau.step(recall)
+        stale += 1
+        if recall > best_recall:
+            best, best_recall, stale = probe, recall, 0
+        if stale >= training.stop_after:
+            break
+    return Probe(**{**{k: getattr(best, k) for k in Probe.__slots__}, "curve": tuple(curve)})
+
+
+def held_recall(
+    probe: Probe, embeddings: Float[np.ndarray, "m d"], wanted: Sequence[Int[np.ndarray, " _"]]
+) -> float:
+    """Mean recall of the wanted entries among twice as many extracted ones, without the bias."""
+    found = probe.extract(embeddings, [2 * len(entries) for entries in wanted])
+    return float(np.nanmean(recalls(found, wanted)))
+
+
+def _scaling(
+    rows: Float[np.ndarray, "n d"], scaling: Scaling
+) -> tuple[Float32[np.ndarray, " d"], Float32[np.ndarray, " d"]]:
+    """Centre and multiplier of each dimension."""
+    d = rows.shape[1]
+    centre, scale = np.zeros(d, np.float32), np.ones(d, np.float32)
+    if scaling != "none":
+        centre = rows.mean(axis=0).astype(np.float32)
+    if scaling == "standardise":
+        deviation = rows.std(axis=0)
+        floor = _DEAD * np.median(deviation)
+        # Some released models have dimensions that are constant but for rounding; dividing by
+        # their deviation would hand the probe noise at full strength.
+        scale = np.where(deviation > floor, 1 / np.maximum(deviation, floor or 1.0), 0.0)
+    return centre, scale.astype(np.float32)
+
+
+def _start(
+    counts: csr_array, d: int, training: Training, generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Start values of b, A and, where factorised, B (Xavier normal, as in the paper)."""
+    v = counts.shape[1]
+    frequency = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel() + 1
+    bias = torch.from_numpy(np.log(frequency / frequency.sum()).astype(np.float32))
+    if training.rank is None:
+        return [bias, torch.zeros(v, d)]
+    rank = min(training.rank, d)
+    projection = torch.randn(rank, d, generator=generator) * (2 / (rank + d)) ** 0.5
+    return [bias, torch.zeros(v, rank), projection]
+
+
+def _epoch(
+    inputs: Sequence[torch.Tensor],
+    weights: Sequence[float],
+    counts: csr_array,
+    parameters: Sequence[torch.Tensor],
+    optimiser: torch.optim.Optimizer,
+    training: Training,
+    generator: torch.Generator,
+) -> None:
+    """One pass over the texts: AdamW steps, each followed by the proximal step on A."""
+    order = torch.randperm(counts.shape[0], generator=generator).numpy()
+    for start in range(0, len(order), training.batch_size):
+        # Ascending rows are cut out of the sparse counts much faster.
+        rows = np.sort(order[start : start + training.batch_size])
+        batch, total = counts[rows], [torch.zeros_like(p) for p in parameters]
+        for view, weight in zip(inputs, weights, strict=True):
+            _, gradients = loss_and_gradients(view[torch.from_numpy(rows)], batch, parameters)
+            for sum_, gradient in zip(total, gradients, strict=True):
+                sum_.add_(gradient, alpha=weight)
+        for parameter, gradient in zip(parameters, total, strict=True):
+            parameter.grad = gradient
+        optimiser.step()
+        if training.l1:
+            proximal_l1(parameters[1], optimiser.param_groups[0]["lr"] * training.l1)
+
+
+def proximal_l1(factor: torch.Tensor, threshold: float) -> None:
+    """Soft threshold in place: sign(a) max(|a| - threshold, 0)."""
+    factor.copy_(torch.nn.functional.softshrink(factor, threshold))
+
+
+def loss_and_gradients(
+    rows: torch.Tensor,
+    counts: csr_array,
+    parameters: Sequence[torch.Tensor],
+    logits_at_once: int = _LOGITS_AT_ONCE,
+) -> tuple[float, list[torch.Tensor]]:
+    """Negative log-likelihood of the counts and its exact gradients, some rows at a time.
+
+    With z the logits and N the tokens of a text, d loss / d z = N softmax(z) - x; the rest is the
+    chain rule. Rows are independent, so cutting them into chunks changes nothing but memory.
+
+    Args:
+        rows: (n, d) scaled embeddings.
+        counts: (n, v) sparse.
+        parameters: b (v,), A (v, r) and, where factorised, B (r, d).
+        logits_at_once: most logits held in memory.
+
+    Returns:
+        The loss, summed over tokens, in nats, and a gradient for each parameter.
+    """
+    bias, factor, *rest = parameters
+    gradients = [torch.zeros_like(p) for p in parameters]
+    loss, step = 0.0, max(1, logits_at_once // len(bias))
+    for start in range(0, rows.shape[0], step):
+        u, x = rows[start : start + step], counts[start : start + step]
+        inner = u @ rest[0].T if rest else u
+        log_theta = torch.log_softmax(torch.addmm(bias, inner, factor.T), dim=1)
+        row, column, count, tokens = _sparse_parts(x, log_theta)
+        loss -= float((count * log_theta[row, column]).sum())
+        by_logit = log_theta.exp_().mul_(tokens[:, None])
+        by_logit[row, column] -= count
+        gradients[0] += by_logit.sum(dim=0)
+        gradients[1].addmm_(by_logit.T, inner)
+        if rest:
+            gradients[2].addmm_((by_logit @ factor).T, u)
+    return loss, gradients
+
+
+def _sparse_parts(
+    counts: csr_array, like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Row, column and value of each count, and the tokens of each row, where `like` lives."""
+    coordinates = counts.tocoo()
+    row, column = (torch.from_numpy(c.astype(np.int64)) for c in coordinates.coords)
+    count = torch.from_numpy(coordinates.data).to(like.dtype)
+    tokens = torch.from_numpy(np.asarray(counts.sum(axis=1)).ravel()).to(like.dtype)
+    device = like.device
+    return row.to(device), column.to(device), count.to(device), tokens.to(device)

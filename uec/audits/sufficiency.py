@@ -1,8 +1,9 @@
 """Information sufficiency without a model of its own: what FLARE and its baselines share.
 
 The quantity is ``I(U -> V) = H(V) - H(V | U)`` in nats: how much a source embedding U of some texts
-says about a target embedding V of the same texts. This module prepares the embeddings, gives the closed-form Gaussian estimate, turns a matrix of estimates into one score per member, and
-estimates intrinsic dimensions. It is NumPy throughout and does not know how densities are trained.
+says about a target embedding V of the same texts. This module prepares the embeddings, gives the
+closed-form Gaussian estimate, turns a matrix of estimates into one score a member, and estimates
+intrinsic dimensions. It is NumPy throughout and does not know how densities are trained.
 """
 
 from __future__ import annotations

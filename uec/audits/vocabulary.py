@@ -18,7 +18,6 @@ from itertools import pairwise
 from math import log
 
 import numpy as np
-from jaxtyping import Int
 from scipy.sparse import csr_array
 
 from uec.errors import InputError
@@ -205,16 +204,6 @@ class Vocabulary:
         table = csr_array((ones, (rows, columns)), shape=(len(texts), len(self)))
         table.sum_duplicates()
         return table
-
-
-def references(counts: csr_array) -> list[Int[np.ndarray, " r"]]:
-    """Distinct entries of each text, as indices into the vocabulary.
-
-    Args:
-        counts: (n, v) as made by `Vocabulary.counts`.
-    """
-    bounds = counts.indptr
-    return [counts.indices[bounds[i] : bounds[i + 1]] for i in range(counts.shape[0])]
 
 
 def _most_frequent(counter: Counter[str], min_count: int, limit: int) -> list[str]:
