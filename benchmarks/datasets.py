@@ -57,8 +57,8 @@ def pool(name: str, sets: list[RetrievalSet]) -> RetrievalSet:
 def english_pairs(data: Path, limit: int, seed: int = 0) -> list[Pair]:
     """English competence pairs from entailment and question-answering sets.
 
-    Entailed RTE-3 and SNLI sentences, TREC QA training answers and ARC questions; none of these texts
-    is in a retrieval set of `benchmarks`.
+    Entailed RTE-3 and SNLI sentences, TREC QA training answers and ARC questions; none of these
+    texts is in a retrieval set of `benchmarks`.
 
     Args:
         data: folder that holds ``entailment/`` and ``qa/``.

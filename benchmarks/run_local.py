@@ -2,8 +2,8 @@
 
     python -m benchmarks.run_local --data DIR --sets a,b --members m1,m2 --out FILE.json
 
-Posteriors are fitted once, on English pairs that belong to none of the sets (or on --pairs). Runs are
-kept in TREC's format beside FILE.json.
+Posteriors are fitted once, on English pairs that belong to none of the sets (or on --pairs). Runs
+are kept in TREC's format beside FILE.json.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The systems that are compared, each a function from an index and queries to a run.
 
-Every fused system is the product itself (`Retriever.search`) with other options; only the baselines that
-the product does not offer are written here.
+Every fused system is the product itself (`Retriever.search`) with other options; only the baselines
+that the product does not offer are written here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _as_run(queries: Sequence[Query], rankings: Sequence[Ranking]) -> Run:
 
 
 def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
-    """Raw vectors averaged on both sides, by brute force; members of other dimension are left out."""
+    """Raw vectors averaged on both sides, by brute force, over members of one dimension."""
     weighed = retriever.weigh([query.text for query in queries])
     index = retriever.index
     everything = index.store.fetch(np.arange(len(index)))

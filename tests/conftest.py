@@ -11,7 +11,10 @@ import pytest
 # Models are local in every test; a hub must never be asked.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-WORDS = ["river", "mountain", "database", "python", "query", "vector", "index", "kernel", "forest", "engine", "bridge", "signal", "market", "garden", "planet", "copper", "violin", "theory", "packet", "window"]
+WORDS = (
+    "river mountain database python query vector index kernel forest engine bridge signal market "
+    "garden planet copper violin theory packet window"
+).split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="session")

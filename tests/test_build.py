@@ -1,4 +1,4 @@
-"""Building an index: what it writes, what it refuses, and that a kill at any moment loses nothing."""
+"""Building an index: what it writes and refuses, and that a kill at any moment loses nothing."""
 
 from __future__ import annotations
 

@@ -80,13 +80,11 @@ def test_unusable_members(specs, message):
 
 def test_too_few_pairs():
     with pytest.raises(InputError, match=r"member 'a' has 3 pairs; expected at least 20"):
-        fit_ensemble(
-            [MemberSpec("a", "hashing:8")], {"a": [Pair("x", "y")] * 3}, FitSettings()
-        )
+        fit_ensemble([MemberSpec("a", "hashing:8")], {"a": [Pair("x", "y")] * 3}, FitSettings())
 
 
 def test_pairs_of_one_text_say_nothing():
-    """Identical texts have no spread under the likelihood, but still a trace; never a silent NaN."""
+    """Identical texts have no spread under the likelihood, but a trace; never a NaN."""
     pairs = [Pair("same", "same")] * 40
     ensemble = fit_ensemble([MemberSpec("a", "hashing:8")], {"a": pairs}, FitSettings())
     trace = ensemble.encode(["same", "other"], "query")[0].calibrated["kron"]

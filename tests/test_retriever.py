@@ -22,7 +22,7 @@ def ids(ranking) -> list[str]:
     return [hit.doc_id for hit in ranking.hits]
 
 
-def brute_force(retriever: Retriever, query: str, options: SearchOptions) -> list[tuple[float, str]]:
+def brute_force(retriever, query: str, options: SearchOptions) -> list[tuple[float, str]]:
     """Score every document by the formulas, with dense variances and loops."""
     weighed = retriever.weigh([query], options)
     index, kind = retriever.index, options.posterior
@@ -108,9 +108,7 @@ def test_permuting_the_documents_changes_no_hit(ensemble, located, retriever, tm
 
 
 def test_equal_documents_are_ordered_by_id(ensemble, tmp_path):
-    documents = [
-        (f"c:{i}", uec.Document(name, "river mountain")) for i, name in enumerate("qbzam")
-    ]
+    documents = [(f"c:{i}", uec.Document(name, "river mountain")) for i, name in enumerate("qbzam")]
     build_index(ensemble, documents, tmp_path / "ties")
     ranking = Retriever.open(tmp_path / "ties").search(["river"], top_k=3)[0]
     assert ids(ranking) == ["a", "b", "m"]

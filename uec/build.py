@@ -1,11 +1,11 @@
 """Build an index: stream a corpus through every member into one self-describing folder.
 
 Files of an *index*: ``vectors.faiss`` (the members' means side by side in one inner-product index),
-``sketch.f32`` (two floats for each posterior, member and document: the trace and the profile moment),
-``documents.sqlite`` (identifiers, texts, metadata), ``NAME.corpus.npz`` (mean and covariance of each
-member's document means, for the spread of its similarities), the ensemble's own files, and, on request,
-``variance.KIND.f32`` (the full variances, for comparison). One pass, in memory that does not grow with
-the corpus; published atomically by `uec.storage`.
+``sketch.f32`` (two floats for each posterior, member and document: the trace and the profile
+moment), ``documents.sqlite`` (identifiers, texts, metadata), ``NAME.corpus.npz`` (mean and
+covariance of each member's document means, for the spread of its similarities), the ensemble's own
+files, and, on request, ``variance.KIND.f32`` (the full variances, for comparison). One pass, in
+memory that does not grow with the corpus; published atomically by `uec.storage`.
 """
 
 from __future__ import annotations

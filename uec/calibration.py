@@ -1,7 +1,7 @@
 """The constants that make members comparable, kept beside their posteriors.
 
-Now: the median trace of each member on texts that its fit has not seen, a prior weight for each member,
-the temperature of the weights and the weight of the variance in the score.
+These are the median trace of each member on texts that its fit has not seen, a prior weight for
+each member, the temperature of the weights and the weight of the variance in the score.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Calibration:
         return cls(np.full(n_members, -np.log(n_members)))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; `from_json` is the inverse. JSON has no infinity: it is written as text."""
+        """JSON-able form; `from_json` is the inverse. Infinity, which JSON lacks, becomes text."""
         return {
             "log_prior": [_written(value) for value in self.log_prior.tolist()],
             "temperature": _written(self.temperature),

@@ -1,7 +1,7 @@
 """The command line: every command is a library call with flags.
 
-Imports happen inside the commands, so that ``uec --help`` answers at once and ``uec search`` never loads
-what only a fit needs.
+Imports happen inside the commands, so that ``uec --help`` answers at once and ``uec search`` never
+loads what only a fit needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE = click.Path(path_type=Path)
 
 
 class _Group(click.Group):
-    """Turns this package's errors into one line and exit code 1; anything else is a bug and shows."""
+    """Turns this package's errors into one line and exit code 1; others are bugs and show."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -56,15 +56,15 @@ def main() -> None:
 @click.option(
     "--members-file",
     type=FILE,
-    help="JSON list of members with name, model, revision, query_prompt, document_prompt, max_length.",
+    help="JSON list of objects: name, model, revision, query_prompt, document_prompt, max_length.",
 )
 @click.option(
     "--pairs",
     "pairs",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="Competence pairs (JSONL or TSV of query, passage): data like the encoders' training data, "
-    "in languages that they know. NAME= gives one member its own.",
+    help="Competence pairs (JSONL or TSV of query, passage): data like the encoders' training "
+    "data, in languages that they know. NAME= gives one member its own.",
 )
 @click.option(
     "--corpus",

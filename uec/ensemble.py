@@ -1,9 +1,9 @@
 """An ensemble: encoders, what is known of their uncertainty, and the constants that compare them.
 
-`save` writes a self-describing *ensemble* folder, `load` makes the encoders again and refuses to go on
-if any of them is not the one that was fitted: by identity (model, weights, prompts, pooling, lengths) and
-by a probe, one text whose embedding is stored, which catches what no field says (a tokeniser, a
-library that changed).
+`save` writes a self-describing *ensemble* folder, `load` makes the encoders again and refuses to go
+on if any of them is not the one that was fitted: by identity (model, weights, prompts, pooling,
+lengths) and by a probe, one text whose embedding is stored, which catches what no field says (a
+tokeniser, a library that changed).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROBE_TEXT = "Uncertain embeddings, mesurées une fois: 今日は? 1/2"
 """A text with several scripts, digits and accents, so that a changed tokeniser shows."""
 
 PROBE_COSINE = 0.999
-"""Below this a member is not the encoder that was fitted; devices and batch sizes stay above 0.99999."""
+"""Below this a member is not the encoder that was fitted; other devices stay above 0.99999."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@
     ├── DependencyError         an optional package is missing; names the extra that brings it
     └── ServiceError            the service answered a client with an error
 
-Each message says what was got, what was expected and what to do. The service maps every class to one
-gRPC status (`uec_server.servicer`), and a test walks this tree so that none is left out.
+Each message says what was got, what was expected and what to do. The service maps every class to
+one gRPC status (`uec_server.servicer`), and a test walks this tree so that none is left out.
 """
 
 from __future__ import annotations

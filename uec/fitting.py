@@ -1,8 +1,9 @@
 """From encoders and pairs to an ensemble: split, encode, fit, calibrate.
 
-Pairs are for *competence*: they should look like what the encoder was trained on, in languages that it
-knows. A posterior fitted where an encoder is incompetent calls it certain exactly there (it has seen
-those activations), so the corpus to be searched is the wrong place to fit unless it is of that kind.
+Pairs are for *competence*: they should look like what the encoder was trained on, in languages that
+it knows. A posterior fitted where an encoder is incompetent calls it certain exactly there (it has
+seen those activations), so the corpus to be searched is the wrong place to fit unless it is of that
+kind.
 """
 
 from __future__ import annotations

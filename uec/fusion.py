@@ -1,19 +1,20 @@
 """One similarity out of k: how the members' Gaussians are put together for one query.
 
-Two ways. ``concat`` (the default) keeps each member in a space of its own: the query block of member k
-is ``w_k m_k(q)`` with ``w_k = weight_k / spread_k(q)``, the document block is ``m_k(d)``, so that
+Two ways. ``concat`` (the default) keeps each member in a space of its own: the query block of
+member k is ``w_k m_k(q)`` with ``w_k = weight_k / spread_k(q)``, the document block is ``m_k(d)``,
+so that
 
     mean     = sum_k w_k (m_k(q) . m_k(d) - centre_k(q))
     variance = sum_k w_k^2 Var[m_k(q) . m_k(d)]
 
-is still the inner product of two Gaussians, over the concatenated space. ``spread_k(q)^2 = m' C_k m``
-is the variance of member k's similarity over the corpus (C_k the covariance of its document means) and
-``centre_k(q)`` its mean: members whose cosines live in 0.7..1 and in 0..1 meet on one scale. The centre
-never changes the order of the means, but it is what the probit score shrinks towards.
+is still the inner product of two Gaussians, over the concatenated space. ``spread_k(q)^2`` is
+the variance of member k's similarity over the corpus, ``m' C_k m`` with C_k the covariance of its
+document means, and ``centre_k(q)`` its mean: members whose cosines live in 0.7..1 and in 0..1 meet on one scale.
+The centre never changes the order of the means, but it is what the probit score shrinks towards.
 
-``average`` is the paper's (arXiv 2507.20718): ``m(q) = sum_k weight_k m_k(q)`` against the plain average
-of the document means, both normalised. Its cross terms compare unrelated spaces, which is why it is
-not the default. Members must share one dimension.
+``average`` is the paper's (arXiv 2507.20718): ``m(q) = sum_k weight_k m_k(q)`` against the plain
+average of the document means, both normalised. Its cross terms compare unrelated spaces, which is
+why it is not the default. Members must share one dimension.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from uec.gaussian import Gaussian, SketchedGaussian
 from uec.similarity import moments, sketched_variance
 
 SPREAD_FLOOR = 1e-6
-"""Below this a member's similarities are one value (a corpus of one text): nothing to standardise."""
+"""Below this all similarities are one value (a corpus of one text): nothing to standardise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,8 @@ def average(
 ) -> Fused:
     """Fuse by averaging vectors, as in the paper; documents are averaged with equal weights.
 
-    The variance of a mean of length L is divided by L^2 when the mean is normalised (a step that the
-    paper leaves open).
+    The variance of a mean of length L is divided by L^2 when the mean is normalised (a step that
+    the paper leaves open).
     """
     own, standardised = _similarities(queries, candidates)
     k = len(queries)

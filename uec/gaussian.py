@@ -2,8 +2,8 @@
 
 The predictive variance of a text under a last-layer posterior is rank one to within rounding,
 ``variance[n] = trace[n] * profile`` with one profile per member that sums to one. Exactly so for a
-Kronecker posterior with factored damping, and to a fraction of a percent for the others (measured in
-`benchmarks/results`). The sketch therefore keeps one number a text instead of d.
+Kronecker posterior with factored damping, and to a fraction of a percent for the others (measured
+in `benchmarks/results`). The sketch therefore keeps one number a text instead of d.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An opened index: the read-only side of what `uec.build` writes.
 
-Vectors and sketches are memory-mapped and nothing here changes after opening, so one `Index` serves many
-threads.
+Vectors and sketches are memory-mapped and nothing here changes after opening, so one `Index` serves
+many threads.
 """
 
 from __future__ import annotations

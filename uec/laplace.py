@@ -1,8 +1,8 @@
 """Fit last-layer Laplace posteriors from cached readouts.
 
 laplace-torch supplies the posterior algebra and the marginal likelihood; this module supplies its
-curvature back end, in closed form. The likelihood is the in-batch contrastive one with the candidates
-held fixed: text n with unit embedding z_n against c candidates C (c, d),
+curvature back end, in closed form. The likelihood is the in-batch contrastive one with the
+candidates held fixed: text n with unit embedding z_n against c candidates C (c, d),
 
     logits_n = C z_n / tau,   p_n = softmax(logits_n),   dz_nj/dW_ji = gain_nj f_ni,
 
@@ -12,22 +12,23 @@ the candidates' coordinates under p, Sigma_p their covariance)
     diagonal     H_ji = sum_n gain_nj^2 g_nj f_ni^2,   g_nj = Var_{c ~ p_n}(C_cj) / tau^2
     Kronecker    A = mean_n f_n f_n',   B = sum_n gain_n gain_n' * Sigma_{p_n} / tau^2
 
-The diagonal posterior adds the prior precision delta, chosen by the marginal likelihood. The Kronecker
-one is damped by factors,
+The diagonal posterior adds the prior precision delta, chosen by the marginal likelihood. The
+Kronecker one is damped by factors,
 
     precision = (B + mu I) ⊗ (A + lambda I),   mu lambda = delta,
 
-so a direction of feature space that the fit never saw keeps the prior's precision (plus ``lambda B``,
-small where lambda is), and the predictive variance is exactly rank one. Read backwards it is the posterior under Zellner's g-prior
-``mu (A + lambda I)``: weights are known better along directions that features use. Martens and Grosse
-(2015, section 6.3) split delta by the ratio of the factors' traces; here lambda is the value under
-which features that were held out are most likely, ``f ~ N(0, A + lambda I)``. On measured encoders
-that, not the exact ``B ⊗ A + delta I``, makes the trace tell texts an encoder knows from others: there
-delta (6 to 24 by marginal likelihood) drowns all but a few directions and the trace is |f|^2 again.
+so a direction of feature space that the fit never saw keeps the prior's precision (plus ``lambda
+B``, small where lambda is), and the predictive variance is exactly rank one. Read backwards it is
+the posterior under Zellner's g-prior ``mu (A + lambda I)``: weights are known better along
+directions that features use. Martens and Grosse (2015, section 6.3) split delta by the ratio of the
+factors' traces; here lambda is the value under which features that were held out are most likely,
+``f ~ N(0, A + lambda I)``. On measured encoders that, not the exact ``B ⊗ A + delta I``, makes the
+trace tell texts an encoder knows from others. There, delta (6 to 24 by marginal likelihood) drowns
+all but a few directions and the trace is |f|^2 again.
 
 Both directions of each pair count: queries against passages and passages against queries. The map
-after W is linearised as `Encoding` says (its diagonal part), and the radial part that L2 normalisation
-removes is kept, which makes variances slightly larger (never smaller).
+after W is linearised as `Encoding` says (its diagonal part), and the radial part that L2
+normalisation removes is kept, which makes variances slightly larger (never smaller).
 
 This module imports torch and laplace-torch; no online path imports it.
 """
@@ -118,6 +119,7 @@ class LinearisedReadout(nn.Module):
         self.temperature = temperature
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """(n, c) logits of a batch."""
         change = batch["features"] @ (self.weight - self.trained).T
         embedding = batch["mean"] + batch["gain"] * change
         return embedding @ batch["candidates"].T / self.temperature
@@ -126,8 +128,8 @@ class LinearisedReadout(nn.Module):
 class ContrastiveCurvature(GGNInterface):
     """laplace-torch back end with the closed forms of the module's docstring.
 
-    `empirical_fisher` replaces the covariance of the candidates under the model by the outer product
-    of the gradient at the observed label.
+    `empirical_fisher` replaces the covariance of the candidates under the model by the outer
+    product of the gradient at the observed label.
     """
 
     def __init__(self, *args: Any, empirical_fisher: bool = False, **kwargs: Any) -> None:
@@ -155,8 +157,14 @@ class ContrastiveCurvature(GGNInterface):
             output = x["gain"].square() * spread / self.model.temperature**2
         return loss, (output.T @ x["features"].square()).flatten()
 
-    def kron(self, x: dict[str, Tensor], y: Tensor, N: int, **_: Any) -> tuple[Tensor, Kron]:  # noqa: N803 (laplace-torch's name)
-        """Loss and the factors [B (d, d), A (h, h)]; A is scaled so that batches add up to a mean."""
+    def kron(
+        self,
+        x: dict[str, Tensor],
+        y: Tensor,
+        N: int,  # noqa: N803 (laplace-torch's name)
+        **_: Any,
+    ) -> tuple[Tensor, Kron]:
+        """Loss and factors [B (d, d), A (h, h)]; A is scaled so that batches add up to a mean."""
         loss, p = self._probabilities(x, y)
         if self.empirical_fisher:
             gradient = self._gradient(x, y, p)
@@ -221,7 +229,7 @@ def _side(encoding: Encoding, gain: Float[np.ndarray, " d"], active: np.ndarray)
 
 
 def _active_columns(queries: Encoding, passages: Encoding) -> np.ndarray:
-    """Columns of the features that the fit can learn of, most frequent first if there are too many."""
+    """Columns of the features that the fit can learn of; the most frequent, if too many."""
     if not issparse(queries.features):
         return np.arange(queries.features.shape[1])
     uses = sum(np.asarray((side.features != 0).sum(axis=0)).ravel() for side in (queries, passages))
@@ -289,7 +297,7 @@ def _kronecker(
     rank: int,
     texts: list[Encoding],
 ) -> KroneckerPosterior:
-    """``((B + mu I) ⊗ (A + lambda I))^-1`` as a quadratic form of the features, low rank plus diagonal.
+    """``((B + mu I) ⊗ (A + lambda I))^-1`` as a quadratic form of low rank plus diagonal.
 
     Exact up to `rank`. Directions beyond it share the mean of their ``1 / (l_b + lambda)``, so that
     the trace over feature space is kept.
@@ -379,9 +387,7 @@ def fit(
     report["kron_damping"] = damping
     texts = [queries, passages]
     diagonal = _diagonal(diag, gain, active, weight.shape[1], texts)
-    kronecker = _kronecker(
-        kron, damping, gain, active, weight.shape[1], settings.rank, texts
-    )
+    kronecker = _kronecker(kron, damping, gain, active, weight.shape[1], settings.rank, texts)
     spectrum = np.sort(np.maximum(kron.H.eigenvalues[0][1].detach().numpy(), 0))[::-1]
     report["kron_rank"] = kronecker.basis.shape[1]
     report["kron_energy_kept"] = float(spectrum[: settings.rank].sum() / spectrum.sum())

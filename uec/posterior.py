@@ -7,8 +7,8 @@ free of W (`uec.records.Encoding`), so its covariance is a quadratic form in the
     Kronecker   (B + mu I) ⊗ (A + lambda I)       variance_j = gain_j^2 outputs_j q(features)
 
 with A (h, h) the second moment of the features and B (d, d) the curvature of the likelihood in the
-outputs. The posteriors here are what a service loads: NumPy only, a few vectors, O(h) to O(h r) a text.
-`uec.laplace` makes them.
+outputs. The posteriors here are what a service loads: NumPy only, a few vectors, O(h) to O(h r) a
+text. `uec.laplace` makes them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DiagonalPosterior:
 
 @dataclass(frozen=True, slots=True)
 class KroneckerPosterior:
-    """Correlated inputs: the variance of all outputs together is one quadratic form of the features.
+    """Correlated inputs: all outputs' variances follow one quadratic form of the features.
 
     ``q(f) = sum_i diagonal_i f_i^2 - sum_r shrinkage_r (f . basis_r)^2``: the prior variance of the
     weights less what the fit learnt along r directions of feature space. A text whose features lie
@@ -98,7 +98,8 @@ class KroneckerPosterior:
         basis: (h, r) orthonormal directions, the strongest r of A; r = 0 for sparse features.
         shrinkage: (r,) not negative, below `diagonal` where that is constant.
         outputs: (d,) share of each output, before a gain that varies with the text.
-        profile: (d,) share of each output in the trace; equals `outputs` where the gain is constant.
+        profile: (d,) share of each output in the trace; equals `outputs` where the gain is
+            constant.
     """
 
     diagonal: Float[np.ndarray, " h"]

@@ -121,8 +121,8 @@ class SearchOptions:
 
     Attributes:
         top_k: hits to return.
-        n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so that
-            the first k of 2k hits are the k hits.
+        n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so
+            that the first k of 2k hits are the k hits.
         posterior: whose traces weigh the members and moderate the score.
         temperature: of the weights; None takes the ensemble's.
         beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
@@ -148,7 +148,8 @@ class MemberHit:
     Attributes:
         member: the member's name.
         similarity: its own inner product of query and document, not standardised.
-        standardised: the same, less its mean over the corpus, divided by its spread over the corpus.
+        standardised: the same, less its mean over the corpus, divided by its spread over the
+            corpus.
         trace: trace of the covariance of the document's embedding, median 1 over held-out texts.
     """
 

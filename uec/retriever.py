@@ -340,8 +340,8 @@ def _best(
 ) -> Int[np.ndarray, " b"]:
     """Positions of the best scores, best first, equal scores by document id.
 
-    Only candidates that can make the list have their ids looked up: the top k and whatever ties with
-    the last of them.
+    Only candidates that can make the list have their ids looked up: the top k and whatever ties
+    with the last of them.
     """
     k = min(top_k, len(score))
     last = np.partition(score, len(score) - k)[len(score) - k]

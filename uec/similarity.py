@@ -8,9 +8,9 @@ For independent q ~ N(m_q, V_q) and c ~ N(m_c, V_c) with diagonal covariances
 exactly. The score is the probit-moderated mean, ``E / sqrt(1 + beta pi/8 Var)``
 (UEC, arXiv 2507.20718, section on uncertainty-aware similarity; beta = 1 is the published formula).
 
-The paper motivates the score as a surrogate of the squared 2-Wasserstein metric. It is one only where
-the variance terms are small: plain cosine is as close to it (`wasserstein2` is here so that tests can
-show both). The score moderates by uncertainty; it does not measure W2.
+The paper motivates the score as a surrogate of the squared 2-Wasserstein metric. It is one only
+where the variance terms are small: plain cosine is as close to it (`wasserstein2` is here so that
+tests can show both). The score moderates by uncertainty; it does not measure W2.
 """
 
 from __future__ import annotations

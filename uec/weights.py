@@ -5,9 +5,9 @@ that minimise ``sum_k w_k r_k + T KL(w || prior)`` are
 
     w_k  ∝  prior_k exp(-r_k / T)
 
-(UEC, arXiv 2507.20718, coefficients; a uniform prior gives the published softmax). ``r_k`` is the trace
-of the query's covariance under member k divided by that member's median trace, so that a member whose
-posterior happens to be wide does not lose everywhere. T has no unit.
+(UEC, arXiv 2507.20718, coefficients; a uniform prior gives the published softmax). ``r_k`` is the
+trace of the query's covariance under member k divided by that member's median trace, so that a
+member whose posterior happens to be wide does not lose everywhere. T has no unit.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Conditioner(nn.Module):
         return shift_and_scale
 
 
-class Coupling(LazyTransform):
+class Coupling(LazyTransform):  # type: ignore[misc]  # zuko ships no types
     """Affine coupling: the masked half is kept and says how to shift and scale the other half."""
 
     def __init__(self, mask: Tensor, width: int) -> None:
@@ -130,7 +130,8 @@ class CouplingFlow(Density):
         self.flow = Flow(couplings, base)
 
     def log_prob(self, target: Tensor, source: Tensor | None) -> Tensor:
-        return self.flow(source).log_prob(target)
+        density: Tensor = self.flow(source).log_prob(target)
+        return density
 
     def conditioned(self, rank: int) -> CouplingFlow:
         """A copy of this flow with branches B = 0 for sources reduced to `rank` numbers, A(u).
@@ -190,7 +191,7 @@ class Mixture(Density):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Targets (n, d) and, for a conditional density, the sources (n, d_source) of the same texts."""
+    """Targets (n, d) and, for a conditional density, sources (n, d_source) of the same texts."""
 
     target: Tensor
     source: Tensor | None = None
@@ -234,11 +235,11 @@ def fit(density: Density, train: Rows, validation: Rows, training: Training) -> 
     best_state = copy.deepcopy(density.state_dict())
     for epoch in range(1, training.max_epochs + 1):
         density.train()
-        for batch in torch.randperm(len(train.target)).split(training.batch_size):
+        for batch in torch.split(torch.randperm(len(train.target)), training.batch_size):
             source = None if train.source is None else train.source[batch]
             loss = -density.log_prob(train.target[batch], source).mean()
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(learnt, training.clip)
             optimiser.step()
         value = float(log_prob(density, validation).mean())

@@ -11,19 +11,18 @@ Reads as `audit`, then the study that measures every pair, then the report on it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from uec.audits import flare_words, sufficiency
-from uec.audits.densities import CouplingFlow, Density, Mixture, Rows, Training, fit, log_prob
-from uec.audits.densities import seeded as torch_seeded
+from uec.audits.information import ESTIMATORS, RANK
 from uec.audits.inputs import Members, check_members
-from uec.audits.sufficiency import Normalisation, Split
+from uec.audits.sufficiency import Normalisation
 from uec.encoders import Progress
 from uec.errors import InputError
 from uec.records import AuditReport
@@ -153,7 +152,7 @@ def _components(members: Members, n: int, wanted: int | None) -> int | None:
         return None
     n_train = round(sufficiency.TRAIN_SHARE * n)
     smallest = min(matrix.shape[1] for matrix in members.values())
-    return min(wanted, smallest, n_train // TEXTS_PER_COMPONENT)
+    return min(wanted, int(smallest), n_train // TEXTS_PER_COMPONENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ def standardise(
     seen = embedding[train].astype(np.float64)
     mean, spread = seen.mean(axis=0), seen.std(axis=0)
     scale = np.where(spread > FLAT * spread.max(), spread, np.inf)
-    return (embedding - mean) / scale
+    standardised: Float[np.ndarray, "n d"] = (embedding - mean) / scale
+    return standardised
 
 
 def prepare_target(
@@ -177,7 +178,10 @@ def ridge_gaussian(
     marginal = shrinkage.fit(centred[split.fitted]).covariance_
     conditional = shrinkage.fit(fitted.residual).covariance_
     left_over = (target - fitted.predicted)[split.test]
-    return _log_normal(left_over, conditional) - _log_normal(centred[split.test], marginal)
+    log_ratio: Float[np.ndarray, " t"] = _log_normal(left_over, conditional) - _log_normal(
+        centred[split.test], marginal
+    )
+    return log_ratio
 
 
 def reduce_source(
@@ -213,7 +217,8 @@ def _log_normal(
 ) -> Float[np.ndarray, " n"]:
     """Log-density of centred Gaussian rows, up to the constant that cancels between entropies."""
     solved = np.linalg.solve(covariance, rows.T)
-    return -0.5 * (np.einsum("nc,cn->n", rows, solved) + np.linalg.slogdet(covariance)[1])
+    exponent: Float[np.ndarray, " n"] = np.einsum("nc,cn->n", rows, solved)
+    return -0.5 * (exponent + float(np.linalg.slogdet(covariance)[1]))
 
 
 def scores(
@@ -237,7 +242,8 @@ def scores(
         spread = np.nanstd(information, axis=1, keepdims=True)
         centred = information - np.nanmean(information, axis=1, keepdims=True)
         normalised = centred / np.where(spread > 0, spread, 1.0)
-    return np.nanmedian(normalised, axis=0)
+    medians: Float[np.ndarray, " sources"] = np.nanmedian(normalised, axis=0)
+    return medians
 
 
 def neighbour_radii(
@@ -254,7 +260,8 @@ def neighbour_radii(
         rows = rows[np.random.default_rng(seed).choice(len(rows), MAX_NEIGHBOUR_ROWS, False)]
     n_neighbours = min(n_neighbours, len(rows) - 1)
     radii, _ = NearestNeighbors(n_neighbors=n_neighbours).fit(rows).kneighbors()
-    return radii[radii[:, 0] > 0]
+    apart: Float[np.ndarray, "m neighbours"] = radii[radii[:, 0] > 0]
+    return apart
 
 
 def two_nn(radii: Float[np.ndarray, "m neighbours"]) -> float:

@@ -1,8 +1,8 @@
 """An encoder without weights: hashed character n-grams through a fixed random matrix.
 
 For tests, documentation and smoke runs of a service, where no model may be loaded. It has a true
-linear readout (features = hashed n-gram counts), so posteriors, traces and every later stage work on it
-as they do on a transformer. Its quality is that of a character n-gram model.
+linear readout (features = hashed n-gram counts), so posteriors, traces and every later stage work
+on it as they do on a transformer. Its quality is that of a character n-gram model.
 """
 
 from __future__ import annotations
