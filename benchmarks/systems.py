@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.measures import Run
 from uec.encoders import Encoder, Progress
-from uec.records import Encoding, Query, Ranking, Role
-from uec.retriever import Retriever, SearchOptions
+from uec.records import Encoding, Query, Ranking, Role, SearchOptions
+from uec.retriever import Retriever
 
 DEPTH = 100
 """Documents kept a query: enough for Recall@100."""
@@ -89,8 +89,8 @@ def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
     everything = index.store.fetch(np.arange(len(index)))
     width = retriever.ensemble.dimensions[0]
     usable = [k for k, d in enumerate(retriever.ensemble.dimensions) if d == width]
-    documents = sum(everything[:, index.corpora[k].columns] for k in usable)
-    averaged = sum(weighed.members[k].mean for k in usable)
+    documents = np.sum([everything[:, index.corpora[k].columns] for k in usable], axis=0)
+    averaged = np.sum([weighed.members[k].mean for k in usable], axis=0)
     similarities = averaged @ documents.T
     run = {}
     for query, row in zip(queries, similarities, strict=True):

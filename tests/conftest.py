@@ -14,7 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 WORDS = (
     "river mountain database python query vector index kernel forest engine bridge signal market "
     "garden planet copper violin theory packet window"
-).split()  # noqa: SIM905
+).split()
 
 
 @pytest.fixture(scope="session")

@@ -9,16 +9,9 @@ from laplace import DiagLaplace, KronLaplace
 from laplace.curvature import CurvlinopsGGN
 from scipy.sparse import csr_array
 
+from uec.curvature import Batches, ContrastiveCurvature, LinearisedReadout, side_of
 from uec.errors import InputError
-from uec.laplace import (
-    ContrastiveCurvature,
-    FitSettings,
-    LinearisedReadout,
-    _Batches,
-    _held_out_damping,
-    _side,
-    fit,
-)
+from uec.laplace import FitSettings, _held_out_damping, fit
 from uec.records import Encoding
 
 N, D, H = 12, 4, 5
@@ -42,10 +35,10 @@ WEIGHT = np.random.default_rng(9).normal(size=(D, H)).astype(np.float32)
 GAIN = np.random.default_rng(8).uniform(0.5, 1.5, D).astype(np.float32)
 
 
-def batches(varying_gain: bool = False, size: int = N) -> _Batches:
+def batches(varying_gain: bool = False, size: int = N) -> Batches:
     active = np.arange(H)
-    sides = tuple(_side(encoding(s, varying_gain=varying_gain), GAIN, active) for s in (0, 1))
-    return _Batches(sides, size)
+    sides = tuple(side_of(encoding(s, varying_gain=varying_gain), GAIN, active) for s in (0, 1))
+    return Batches(sides, size)
 
 
 def model() -> LinearisedReadout:

@@ -150,7 +150,7 @@ class _Writer:
 
     def close(self) -> None:
         for name, corpus in self._moments.items():
-            np.savez(self._place(f"{name}.corpus.npz"), **corpus.arrays())
+            np.savez(self._place(f"{name}.corpus.npz"), **corpus.arrays())  # type: ignore[arg-type]
 
 
 def _encode(member: Member, chunk: list[Located], batch_size: int) -> MemberEncoding:

@@ -221,8 +221,8 @@ def check_vectors(name: str, mean: Float[np.ndarray, "n d"]) -> None:
 
 def _write_member(member: Member, place: Callable[[str], Path]) -> dict[str, Any]:
     for kind, fitted in member.posteriors.items():
-        np.savez(place(f"{member.name}.{kind}.npz"), **fitted.arrays())
-    np.savez(place(f"{member.name}.probe.npz"), **_probe(member.encoder))
+        np.savez(place(f"{member.name}.{kind}.npz"), **fitted.arrays())  # type: ignore[arg-type]
+    np.savez(place(f"{member.name}.probe.npz"), **_probe(member.encoder))  # type: ignore[arg-type]
     return {
         "spec": asdict(member.spec),
         "identity": dict(member.encoder.identity),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, check_specs, check_vectors
 from uec.errors import InputError
 from uec.laplace import FitSettings
-from uec.records import POSTERIOR_KINDS, MemberSpec, Pair, PosteriorKind, Role
+from uec.posterior import Posterior
+from uec.records import POSTERIOR_KINDS, Encoding, MemberSpec, Pair, PosteriorKind, Role
 
 HELD_OUT_SHARE = 0.2
 """Share of the pairs that calibrates the traces. In-sample medians are far too small when there are
@@ -79,7 +79,7 @@ def _fit_member(
     n_held_out = max(round(HELD_OUT_SHARE * len(pairs)), MIN_PAIRS // 2)
     held_out, fitted = order[:n_held_out], order[n_held_out:]
 
-    def encode(rows: np.ndarray, role: Role) -> Any:
+    def encode(rows: np.ndarray, role: Role) -> Encoding:
         side = [pairs[i].query if role == "query" else pairs[i].passage for i in rows]
         encoding = encoder.encode(side, role, progress=progress)
         check_vectors(spec.name, encoding.mean)
@@ -92,7 +92,7 @@ def _fit_member(
         gain=encoder.gain,
         settings=settings,
     )
-    posteriors = {"diag": fit.diag, "kron": fit.kron}
+    posteriors: dict[PosteriorKind, Posterior] = {"diag": fit.diag, "kron": fit.kron}
     unseen = {role: encode(held_out, role) for role in ROLES}
     traces: dict[PosteriorKind, dict[Role, np.ndarray]] = {
         kind: {role: posteriors[kind].trace(unseen[role]) for role in ROLES}

@@ -9,8 +9,9 @@ so that
 
 is still the inner product of two Gaussians, over the concatenated space. ``spread_k(q)^2`` is
 the variance of member k's similarity over the corpus, ``m' C_k m`` with C_k the covariance of its
-document means, and ``centre_k(q)`` its mean: members whose cosines live in 0.7..1 and in 0..1 meet on one scale.
-The centre never changes the order of the means, but it is what the probit score shrinks towards.
+document means, and ``centre_k(q)`` its mean: members whose cosines live in
+0.7..1 and in 0..1 meet on one scale. The centre never changes the order of the means, but it is
+what the probit score shrinks towards.
 
 ``average`` is the paper's (arXiv 2507.20718): ``m(q) = sum_k weight_k m_k(q)`` against the plain
 average of the document means, both normalised. Its cross terms compare unrelated spaces, which is
@@ -87,7 +88,7 @@ def spread_of(
 ) -> Float[np.ndarray, " n"]:
     """Spread of the similarity of each query over a corpus: ``sqrt(m' C m)``; (n,)."""
     squared = np.einsum("nd,nd->n", mean @ covariance, mean, dtype=np.float64)
-    return np.maximum(np.sqrt(np.maximum(squared, 0.0)), SPREAD_FLOOR)
+    return np.asarray(np.maximum(np.sqrt(np.maximum(squared, 0.0)), SPREAD_FLOOR))
 
 
 def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.ndarray:
@@ -100,7 +101,7 @@ def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.nda
         variance = sketched_variance(
             query.gaussian, candidates.trace[None], candidates.moment[None]
         )
-    return variance[0]
+    return np.asarray(variance[0])
 
 
 def _similarities(

@@ -14,7 +14,7 @@ text. `uec.laplace` makes them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -29,8 +29,10 @@ Features: TypeAlias = Float[np.ndarray, "n h"] | csr_array
 class Posterior(Protocol):
     """What an ensemble needs of a member's posterior."""
 
-    # Share of each output in the trace (d,), averaged over the texts of the fit; sums to one.
-    profile: Float[np.ndarray, " d"]
+    @property
+    def profile(self) -> Float[np.ndarray, " d"]:
+        """Share of each output in the trace, averaged over the texts of the fit; sums to one."""
+        ...
 
     def variance(self, encoding: Encoding) -> Float[np.ndarray, "n d"]:
         """Variance of every entry of the embedding, in squared units of the embedding."""
@@ -45,7 +47,7 @@ class Posterior(Protocol):
         ...
 
 
-def _squared(features: Features) -> Features:
+def _squared(features: Any) -> Any:
     return features.power(2) if issparse(features) else np.square(features)
 
 
@@ -125,7 +127,9 @@ class KroneckerPosterior:
     def trace(self, encoding: Encoding) -> Float[np.ndarray, " n"]:
         """Sum of the variances of each text; (n,)."""
         form = self._quadratic_form(encoding.features)
-        return form if encoding.gain is None else form * (np.square(encoding.gain) @ self.outputs)
+        if encoding.gain is None:
+            return form
+        return np.asarray(form * (np.square(encoding.gain) @ self.outputs))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays to store."""
@@ -145,4 +149,6 @@ class KroneckerPosterior:
 
 def from_arrays(kind: PosteriorKind, arrays: dict[str, np.ndarray]) -> Posterior:
     """Load either kind from its arrays."""
-    return {"diag": DiagonalPosterior, "kron": KroneckerPosterior}[kind].from_arrays(arrays)
+    if kind == "diag":
+        return DiagonalPosterior.from_arrays(arrays)
+    return KroneckerPosterior.from_arrays(arrays)

@@ -19,12 +19,13 @@ from types import FrameType
 from typing import NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from uec.errors import InputError
 from uec.retriever import Retriever
 from uec.v1 import uec_pb2, uec_pb2_grpc
+from uec_server.health import MAX_WATCHERS, Health
 from uec_server.interceptors import CallGuard
 from uec_server.options import ServerOptions
 from uec_server.servicer import RetrievalServicer
@@ -38,9 +39,6 @@ WARM_UP_QUERY = "warm-up"
 
 SPARE_CALLS = 8
 """Threads and calls beyond `ServerOptions.max_concurrent`: health, Info and refusals."""
-
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Service:
@@ -63,10 +61,8 @@ class Service:
             InputError: the address cannot be listened on.
         """
         self.options = options or ServerOptions()
-        self._health = health.HealthServicer()
+        self._health = Health((SERVICE,))
         self._servicer = RetrievalServicer(self.options)
-        # The library says SERVING for "" unless told otherwise.
-        self._set_serving(False)
         self.server = self._make_server()
         try:
             self.port = self.server.add_insecure_port(address)
@@ -89,7 +85,7 @@ class Service:
         retriever = source if isinstance(source, Retriever) else Retriever.open(source)
         retriever.search([WARM_UP_QUERY], top_k=1)
         self._servicer.open(retriever)
-        self._set_serving(True)
+        self._health.set_serving(True)
 
     def stop(self) -> None:
         """Say NOT_SERVING, refuse new calls, and wait for those under way, up to the grace."""
@@ -108,18 +104,13 @@ class Service:
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", limit),
             ],
-            maximum_concurrent_rpcs=n_calls,
+            maximum_concurrent_rpcs=n_calls + MAX_WATCHERS,
         )
         uec_pb2_grpc.add_RetrievalServicer_to_server(self._servicer, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         return server
-
-    def _set_serving(self, serving: bool) -> None:
-        status = _SERVING if serving else _NOT_SERVING
-        for name in (health.OVERALL_HEALTH, SERVICE):
-            self._health.set(name, status)
 
 
 def create_server(

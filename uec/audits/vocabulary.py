@@ -1,9 +1,9 @@
 """Words and two-word spans of a corpus: one tokenisation for vocabulary, counts and evaluation.
 
-The released FLiP code builds its vocabulary, its training counts and its evaluation tokens in three
-different ways (punctuation stripped or not, accents stripped or not, one-letter words lost), so that
-"don't" is counted as one thing and looked up as another. Here `tokenise` is the only way from a text
-to words and `Vocabulary.units` the only way from words to vocabulary entries.
+The released FLiP code builds its vocabulary, its training counts and its evaluation tokens in
+three different ways (punctuation stripped or not, accents stripped or not, one-letter words lost),
+so that "don't" is counted as one thing and looked up as another. Here `tokenise` is the only way
+from a text to words and `Vocabulary.units` the only way from words to vocabulary entries.
 
 It must know nothing of embeddings, members or torch.
 """
@@ -33,7 +33,7 @@ MIN_SPAN_PMI = 1.5
 
 
 class _CharacterKinds(dict[str, str]):
-    """What each character is to a tokeniser, looked up once: ``w``, ``s``, ``m``, ``'`` or blank."""
+    """Kind of each character, looked up once: ``w``, ``s`` (spaceless), ``m``, ``'`` or blank."""
 
     def __missing__(self, character: str) -> str:
         category = unicodedata.category(character)
@@ -57,11 +57,11 @@ _kinds = _CharacterKinds()
 def tokenise(text: str) -> list[str]:
     """Cut a text of any script into lower-case words.
 
-    Words are runs of letters, digits and their combining marks; an apostrophe inside a word belongs
-    to it ("don't" is one word); every other character separates. Scripts written without spaces
-    (Chinese, Japanese, Thai, Lao, Khmer, Burmese) give overlapping pairs of neighbouring characters,
-    as lexical retrieval does for them: a segmenter would need a dictionary per language, and pairs
-    are close to words in length. A run of one such character gives that character.
+    Words are runs of letters, digits and their combining marks; an apostrophe inside a word
+    belongs to it ("don't" is one word); every other character separates. Scripts written without
+    spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) give overlapping pairs of neighbouring
+    characters, as lexical retrieval does for them: a segmenter would need a dictionary per
+    language, and pairs are close to words in length. A run of one such character gives it alone.
 
     Tokenising the joined tokens again gives the same tokens.
 

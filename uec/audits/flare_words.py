@@ -1,0 +1,156 @@
+"""The FLARE audit in words: findings for a reader who knows none of the measures, and warnings.
+
+Arrays and rows in, sentences out; `flare` computes what is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from uec.audits.inputs import few_texts
+
+# Above this many nats a component (98 % of the variance) one vector all but fixes the other.
+NEAR_IDENTICAL = 2.0
+# A score that grows by more than this share from half the texts to all has not settled.
+SETTLED = 0.05
+
+
+def findings(
+    rows: Sequence[Mapping[str, Any]],
+    nats: Mapping[str, Float[np.ndarray, "seeds targets members"]],
+    learning: Float[np.ndarray, "shares members"],
+) -> tuple[str, ...]:
+    """What the figures mean.
+
+    Args:
+        rows: the report's rows.
+        nats: estimator to I_s in nats, NaN where target and member are the same.
+        learning: scores in nats a component from growing shares of the texts; the last is all.
+    """
+    best_first = sorted(rows, key=lambda row: -row["flare"])
+    return (
+        _ranking(best_first),
+        *_ties(best_first),
+        _against_ridge(best_first, nats),
+        *_settling(learning),
+        _intrinsic(rows),
+    )
+
+
+def _ranking(best_first: Sequence[Mapping[str, Any]]) -> str:
+    best, worst = best_first[0], best_first[-1]
+    if best["flare_dimension"] <= 0:
+        return "No member says anything measurable about the references on these texts."
+    said = (
+        f"Knowing {best['member']}'s vector of a text takes {best['flare_dimension']:.2f} nats a "
+        "component off the uncertainty about the references' vectors"
+    )
+    if worst is best:
+        return said + "."
+    return f"{said}; {worst['member']}, the least, takes {worst['flare_dimension']:.2f}."
+
+
+def _ties(best_first: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{upper['member']} and {lower['member']} differ by less than the spread between seeds: "
+        "take them as equal."
+        for upper, lower in pairwise(best_first)
+        if upper["flare"] - lower["flare"] < max(upper["flare_spread"], lower["flare_spread"])
+    ]
+
+
+def _against_ridge(
+    best_first: Sequence[Mapping[str, Any]],
+    nats: Mapping[str, Float[np.ndarray, "seeds targets members"]],
+) -> str:
+    flow, linear = (nats[name].mean(axis=0) for name in ("flare", "ridge"))
+    asked = ~np.isnan(flow)
+    higher = int((flow[asked] > linear[asked]).sum())
+    ridges = [row["ridge"] for row in best_first]
+    order = "the same order" if ridges == sorted(ridges, reverse=True) else "another order"
+    if higher > asked.sum() / 2:
+        meaning = "the members are related by more than a linear map"
+    else:
+        meaning = "with this many texts a linear map holds most of what can be shown"
+    return (
+        f"The flow finds more than the linear Gaussian estimate on {higher} of {asked.sum()} pairs "
+        f"({meaning}), and that estimate puts the members in {order}."
+    )
+
+
+def _settling(learning: Float[np.ndarray, "shares members"]) -> list[str]:
+    half, full = learning[-2], learning[-1]
+    if np.median(full) <= 0:
+        return []
+    growth = float(np.median(full - half) / np.median(full))
+    size = (
+        f"from half of the texts to all the scores grow by {100 * growth:.0f} %: "
+        "more texts would raise them further"
+        if growth > SETTLED
+        else "the scores have settled: half of the texts give nearly the same"
+    )
+    same = np.array_equal(np.argsort(-half, kind="stable"), np.argsort(-full, kind="stable"))
+    order = "does not change" if same else "changes with the number of texts: do not rely on it"
+    return [f"As texts are added, {size}; the order of the members {order}."]
+
+
+def _intrinsic(rows: Sequence[Mapping[str, Any]]) -> str:
+    spans = ", ".join(
+        f"{row['member']} {row['two_nn']:.0f} of {row['dimension']}"
+        for row in sorted(rows, key=lambda row: row["two_nn"])
+    )
+    return (
+        f"Intrinsic dimensions (TwoNN): {spans}; the error of FLARE grows with these, "
+        "not with the length of the vectors."
+    )
+
+
+def warnings(
+    *,
+    members: Sequence[str],
+    targets: Sequence[str],
+    nats: Float[np.ndarray, "targets members"],
+    n_dims: Sequence[int],
+    n_texts: int,
+    n_repeated: int,
+    components: tuple[int | None, int | None],
+) -> tuple[str, ...]:
+    """What limits the figures.
+
+    Args:
+        members: names of the columns of `nats`.
+        targets: names of its rows.
+        nats: the larger of the flow's and the linear estimate of I_s, NaN on a member itself.
+        n_dims: dimensions of each target.
+        n_texts: distinct texts.
+        n_repeated: repeated texts that were left out.
+        components: wanted and used.
+    """
+    found = list(few_texts(n_texts))
+    if n_repeated:
+        found.append(f"{n_repeated} texts repeat an earlier one and were left out.")
+    wanted, used = components
+    if used != wanted:
+        found.append(
+            f"{used} components are kept of each target instead of {wanted}: the smallest member "
+            "or the number of texts allows no more."
+        )
+    n_others = (~np.isnan(nats)).sum(axis=0).min()
+    if n_others < 3:
+        found.append(
+            f"Some member is judged against {n_others} other(s) only, and no two members against "
+            "the same ones; give more members or a pool of references."
+            if set(members) <= set(targets)
+            else f"Members are judged against {n_others} reference(s) only."
+        )
+    for i, j in zip(*np.nonzero(nats / np.asarray(n_dims)[:, None] > NEAR_IDENTICAL), strict=True):
+        found.append(
+            f"{members[j]} all but fixes {targets[i]}: near-identical models lift each other's "
+            "scores; leave one of them out of the references."
+        )
+    return tuple(found)
