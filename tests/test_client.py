@@ -23,8 +23,8 @@ from uec_server.app import Service, create_server
 
 from uec.client import MAX_ATTEMPTS, Client
 from uec.errors import InputError, ServiceError
-from uec.records import Document, Ranking
-from uec.retriever import Retriever, SearchOptions
+from uec.records import Document, Ranking, SearchOptions
+from uec.retriever import Retriever
 from uec.v1 import uec_pb2 as pb
 from uec.v1 import uec_pb2_grpc
 

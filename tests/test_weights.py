@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from uec.errors import InputError
-from uec.weights import explicit_weights, member_weights
+from uec.weights import member_weights, named_weights
 
 TRACES = arrays(np.float64, (3, 4), elements=st.floats(0, 20))
 PRIOR = arrays(np.float64, 4, elements=st.floats(-3, 3))
@@ -78,11 +78,17 @@ def test_bad_traces_never_become_weights(trace):
         member_weights(np.array([[1.0, trace]]), np.zeros(2), 1.0)
 
 
-def test_explicit_weights_are_normalised():
-    np.testing.assert_allclose(explicit_weights(np.array([3.0, 1.0]), 2), [[0.75, 0.25]] * 2)
+def test_named_weights_are_normalised():
+    weights = named_weights({"a": 3.0, "c": 1.0}, ["a", "b", "c"], 2)
+    np.testing.assert_allclose(weights, [[0.75, 0.0, 0.25]] * 2)
 
 
-@pytest.mark.parametrize("weights", [[0.0, 0.0], [-1.0, 2.0], [np.nan, 1.0], [np.inf, 1.0]])
-def test_unusable_explicit_weights(weights):
+@pytest.mark.parametrize("weights", [(0.0, 0.0), (-1.0, 2.0), (np.nan, 1.0), (np.inf, 1.0)])
+def test_unusable_named_weights(weights):
     with pytest.raises(InputError, match="weights must be"):
-        explicit_weights(np.array(weights), 1)
+        named_weights(dict(zip("ab", weights, strict=True)), ["a", "b"], 1)
+
+
+def test_unknown_names_are_told_from_known_ones():
+    with pytest.raises(InputError, match="weights name x; the members are a, b"):
+        named_weights({"a": 1.0, "x": 1.0}, ["a", "b"], 1)

@@ -11,10 +11,10 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from uec.errors import DependencyError, InputError, ServiceError
-from uec.records import Document, Ranking, Role
+from uec.records import Document, Ranking, Role, SearchOptions
 
 try:
     import grpc
@@ -25,9 +25,6 @@ try:
     from uec.v1 import uec_pb2_grpc
 except ModuleNotFoundError as error:
     raise DependencyError(str(error.name), "client", "the gRPC client") from error
-
-if TYPE_CHECKING:
-    from uec.retriever import SearchOptions
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Largest request or reply by default, here and in the server. gRPC's own default, 4 MiB, is less

@@ -44,7 +44,7 @@ class LinearisedReadout(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """(n, c) logits of a batch."""
         trained: Any = self.trained
-        change = batch["features"] @ (self.weight - trained).T
+        change: Tensor = batch["features"] @ (self.weight - trained).T
         embedding = batch["mean"] + batch["gain"] * change
         return embedding @ batch["candidates"].T / self.temperature
 

@@ -209,7 +209,7 @@ def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
     server, port = create_server(retriever, "127.0.0.1:0")
     try:
         with Client(f"127.0.0.1:{port}") as client:
-            client.wait_until_ready(timeout_s=120)
+            client.wait_until_ready(timeout_s=120.0)
             for ranking in client.search(QUESTIONS, top_k=3):
                 screen.ranking(ranking)
     finally:

@@ -8,18 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf import json_format
 from jaxtyping import Float
 
 from uec.errors import InputError
-from uec.records import Document, Hit, MemberHit, Ranking
+from uec.records import Document, Hit, MemberHit, Ranking, SearchOptions
 from uec.v1 import uec_pb2 as pb
-
-if TYPE_CHECKING:
-    from uec.retriever import SearchOptions
 
 Request = TypeVar("Request")
 

@@ -121,7 +121,7 @@ class KroneckerPosterior:
 
     def variance(self, encoding: Encoding) -> Float[np.ndarray, "n d"]:
         """Variance of every entry, ``gain_j^2 outputs_j q(features)``; (n, d)."""
-        variance = self._quadratic_form(encoding.features)[:, None] * self.outputs
+        variance = np.asarray(self._quadratic_form(encoding.features)[:, None] * self.outputs)
         return variance if encoding.gain is None else variance * np.square(encoding.gain)
 
     def trace(self, encoding: Encoding) -> Float[np.ndarray, " n"]:

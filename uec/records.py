@@ -15,6 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 
+from uec.errors import InputError
+
 Role: TypeAlias = Literal["query", "document"]
 """What a text is for; members may put a different prompt before each."""
 
@@ -129,6 +131,9 @@ class SearchOptions:
         fusion: "concat", or "average" as in the paper.
         weights: member name to weight, the same for every query; None weighs by trace.
         explain: fill `Hit.members`.
+
+    Raises:
+        InputError: a value that no search can use; names the option.
     """
 
     top_k: int = 10
@@ -139,6 +144,30 @@ class SearchOptions:
     fusion: Fusion = "concat"
     weights: Mapping[str, float] | None = None
     explain: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values that no search can use.
+
+        Raises:
+            InputError: names the option, what was got and what is expected.
+        """
+        if self.top_k < 1:
+            raise InputError(f"top_k must be at least 1, got {self.top_k}")
+        if self.n_candidates < self.top_k:
+            raise InputError(
+                f"top_k {self.top_k} is larger than n_candidates {self.n_candidates}; "
+                "raise n_candidates, the number of documents that are reranked"
+            )
+        if self.temperature is not None and not self.temperature > 0:
+            raise InputError(
+                f"temperature must be positive (inf gives the prior); got {self.temperature}"
+            )
+        if self.beta is not None and not 0 <= self.beta < np.inf:
+            raise InputError(f"beta must be a number >= 0, got {self.beta}")
+        if self.posterior not in POSTERIOR_KINDS:
+            raise InputError(f"posterior must be diag or kron; got {self.posterior!r}")
+        if self.fusion not in FUSIONS:
+            raise InputError(f"fusion must be concat or average; got {self.fusion!r}")
 
 
 @dataclass(frozen=True, slots=True)

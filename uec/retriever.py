@@ -26,17 +26,9 @@ from uec.errors import InputError
 from uec.fusion import Fused, MemberCandidates, MemberQuery
 from uec.gaussian import SketchedGaussian
 from uec.index import Index
-from uec.records import (
-    FUSIONS,
-    POSTERIOR_KINDS,
-    Document,
-    Hit,
-    MemberHit,
-    Ranking,
-    SearchOptions,
-)
+from uec.records import Document, Hit, MemberHit, Ranking, SearchOptions
 from uec.similarity import probit
-from uec.weights import explicit_weights, member_weights
+from uec.weights import member_weights, named_weights
 
 DEFAULTS = SearchOptions()
 
@@ -297,40 +289,15 @@ class Retriever:
             if temperature is None:
                 temperature = calibration.temperature
             return member_weights(traces, calibration.log_prior, temperature)
-        unknown = sorted(set(options.weights) - set(self.ensemble.names))
-        if unknown:
-            raise InputError(
-                f"weights name {', '.join(unknown)}; "
-                f"the members are {', '.join(self.ensemble.names)}"
-            )
-        given = np.array([options.weights.get(name, 0.0) for name in self.ensemble.names])
-        return explicit_weights(given, len(traces))
+        return named_weights(options.weights, self.ensemble.names, len(traces))
 
     def _checked(self, options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:
         options = replace(options, **changes)
-        if options.top_k < 1:
-            raise InputError(f"top_k must be at least 1, got {options.top_k}")
-        if options.n_candidates < options.top_k:
+        dimensions = dict(zip(self.ensemble.names, self.ensemble.dimensions, strict=True))
+        if options.fusion == "average" and len(set(dimensions.values())) > 1:
+            listed = ", ".join(f"{name} {d}" for name, d in dimensions.items())
             raise InputError(
-                f"top_k {options.top_k} is larger than n_candidates {options.n_candidates}; "
-                "raise n_candidates, the number of documents that are reranked"
-            )
-        if options.beta is not None and not 0 <= options.beta < np.inf:
-            raise InputError(f"beta must be a number >= 0, got {options.beta}")
-        for name, value, known in (
-            ("posterior", options.posterior, POSTERIOR_KINDS),
-            ("fusion", options.fusion, FUSIONS),
-        ):
-            if value not in known:
-                raise InputError(f"{name} must be one of {', '.join(known)}; got {value!r}")
-        if options.fusion == "average" and len(set(self.ensemble.dimensions)) > 1:
-            raise InputError(
-                "average fusion needs members of one dimension; got "
-                + ", ".join(
-                    f"{name} {d}"
-                    for name, d in zip(self.ensemble.names, self.ensemble.dimensions, strict=True)
-                )
-                + "; use concat"
+                f"average fusion needs members of one dimension; got {listed}; use concat"
             )
         return options
 

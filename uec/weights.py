@@ -12,6 +12,8 @@ member whose posterior happens to be wide does not lose everywhere. T has no uni
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
@@ -42,12 +44,23 @@ def member_weights(
     return np.asarray(softmax(log_prior - traces / temperature, axis=1))
 
 
-def explicit_weights(weights: Float[np.ndarray, " k"], n_queries: int) -> Float[np.ndarray, "n k"]:
+def named_weights(
+    given: Mapping[str, float], names: Sequence[str], n_queries: int
+) -> Float[np.ndarray, "n k"]:
     """The caller's own weights for every query, normalised to sum to one.
 
+    Args:
+        given: member name to weight; members that are not named get none.
+        names: the k members in order.
+        n_queries: n.
+
     Raises:
-        InputError: a weight is negative or not finite, or all are zero.
+        InputError: an unknown name, a weight that is negative or not finite, or all are zero.
     """
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise InputError(f"weights name {', '.join(unknown)}; the members are {', '.join(names)}")
+    weights = np.array([given.get(name, 0.0) for name in names])
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
-        raise InputError(f"weights must be >= 0 and not all zero; got {weights.tolist()}")
+        raise InputError(f"weights must be >= 0 and not all zero; got {dict(given)}")
     return np.tile(weights / weights.sum(), (n_queries, 1))

@@ -7,6 +7,7 @@ the library.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -23,9 +24,8 @@ from jaxtyping import Float
 import uec
 from uec.ensemble import Member, MemberEncoding
 from uec.errors import InputError
-from uec.posterior import PosteriorKind
-from uec.records import Document, Hit, Ranking, Role
-from uec.retriever import DEFAULTS, Retriever, SearchOptions
+from uec.records import Document, Hit, PosteriorKind, Ranking, Role, SearchOptions
+from uec.retriever import DEFAULTS, Retriever
 from uec.v1 import uec_pb2 as pb
 from uec_server.options import ServerOptions
 
@@ -312,6 +312,7 @@ def _public_name(model: str) -> str:
     return path.resolve().name if path.is_absolute() or path.exists() else model
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     versions = {"uec": uec.__version__, "python": python_version()}
     for package in _PACKAGES:

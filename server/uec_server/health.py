@@ -1,10 +1,10 @@
 """Standard health checks whose watchers can neither block nor delay the server.
 
-By default grpcio-health-checking sends to watchers while it holds its lock, and waits for gRPC's event
-thread to say that it is sent. That thread waits for the same lock when a watcher leaves: one that leaves
-while the status changes stops the whole server for good (seen with 1.85.1). The library's other mode
-gives each watcher a thread; here those come from a pool of their own, so that they never take the
-threads that answer calls.
+By default grpcio-health-checking sends to watchers while it holds its lock, and waits for gRPC's
+event thread to say that it is sent. That thread waits for the same lock when a watcher leaves: one
+that leaves while the status changes stops the whole server for good (seen with 1.85.1). The
+library's other mode gives each watcher a thread; here those come from a pool of their own, so that
+they never take the threads that answer calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
@@ -47,14 +46,15 @@ class Health(health.HealthServicer):
         self._stopping.set()
         super().enter_graceful_shutdown()
 
-    def Watch(  # noqa: N802 (gRPC's name)
+    # The library's second overload is for the mode that is not used here.
+    def Watch(  # type: ignore[override]  # noqa: N802 (gRPC's name)
         self,
         request: health_pb2.HealthCheckRequest,
         context: grpc.ServicerContext,
-        send_response_callback: Any = None,
+        send_response_callback: None = None,
     ) -> Iterator[health_pb2.HealthCheckResponse]:
         """See the health protocol; ends when the server stops."""
         for reply in super().Watch(request, context):
             yield reply
-            if self._stopping.is_set():
+            if self._stopping.is_set() and reply.status != _SERVING:
                 return

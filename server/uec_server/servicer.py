@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 from jaxtyping import Float
 
 from uec.errors import ServiceError
-from uec.records import Ranking, Role
-from uec.retriever import Retriever, SearchOptions
+from uec.records import Ranking, Role, SearchOptions
+from uec.retriever import Retriever
 from uec.v1 import uec_pb2 as pb
 from uec.v1 import uec_pb2_grpc
 from uec_server import convert

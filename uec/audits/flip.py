@@ -37,7 +37,6 @@ from uec.audits.wordjudge import (
     Plan,
     Verdict,
     abroad_figures,
-    counted,
     entity_figures,
     judge,
     pick,

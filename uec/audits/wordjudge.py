@@ -93,6 +93,7 @@ class Bench:
 
     @property
     def n_probes(self) -> int:
+        """How many probes each member gets trained."""
         return 1 + len(self.lip_rates) + (self.spans is not None)
 
 
@@ -107,6 +108,11 @@ class Verdict:
 
 
 def counted(vocabulary: Vocabulary, texts: Sequence[str], made: Plan) -> Counted:
+    """Count a vocabulary's entries in the three parts of the texts.
+
+    Raises:
+        InputError: no test text has an entry.
+    """
     wanted = references(vocabulary.counts(pick(texts, made.test)))
     if not any(len(entries) for entries in wanted):
         raise InputError(
@@ -234,6 +240,7 @@ def entity_figures(
     entities: Sequence[Sequence[str]],
     k: int,
 ) -> dict[str, float]:
+    """Strict and partial recall of the test texts' entities among k extracted entries."""
     found = probe.extract(matrix[made.test], [k] * len(made.test))
     named = [[probe.entries[i] for i in row] for row in found]
     strict, partial = entity_recalls(named, [entities[i] for i in made.test])
@@ -264,4 +271,5 @@ def abroad_figures(
 
 
 def pick(texts: Sequence[str], rows: Int[np.ndarray, " _"]) -> list[str]:
+    """The texts of some rows."""
     return [texts[i] for i in rows]

@@ -43,9 +43,11 @@ def load_model(spec: MemberSpec) -> tuple[SentenceTransformer, str | None]:
         from uec.encoders.packaged import materialise
 
         source = str(materialise(source.removeprefix("pkg:")))
-    source = os.path.expanduser(source)
-    local = os.path.isdir(source)
-    if not local and (source.startswith((".", os.sep)) or source.count("/") > 1):
+    folder = Path(source).expanduser()
+    local = folder.is_dir()
+    if local:
+        source = str(folder)
+    elif source.startswith((".", "~", os.sep)) or source.count("/") > 1:
         raise NotFoundError(f"no folder {source!r}; give an existing folder or a hub id")
     offline = _is_offline()
     try:

@@ -41,7 +41,7 @@ NOISY_LOGGERS = ("sentence_transformers", "transformers", "huggingface_hub")
 class TransformerEncoder:
     """A sentence-transformers model with a known last linear layer; see `uec.encoders.Encoder`.
 
-    One text at a time per thread is safe: batches of one encoder take turns.
+    Safe to call from several threads: the batches of one encoder take turns.
     """
 
     spec: MemberSpec

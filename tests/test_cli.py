@@ -1,0 +1,146 @@
+"""The command line: the same answers as the library, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import uec
+from uec.cli import main
+from uec.storage import open_artefact
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def files(tmp_path, texts) -> Path:
+    pairs = [{"query": " ".join(t.split()[:4]), "passage": t} for t in texts[:60]]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    corpus = [{"_id": f"d{i}", "text": t} for i, t in enumerate(texts[:60])]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    return tmp_path
+
+
+def fit(files: Path, *extra: object):
+    return run(
+        "fit", "--member", "a=hashing:16", "--member", "b=hashing:16:1",
+        "--pairs", files / "pairs.jsonl", "--out", files / "ensemble", *extra,
+    )  # fmt: skip
+
+
+def test_fit_index_search_info(files):
+    assert fit(files).exit_code == 0
+    built = run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index",
+    )  # fmt: skip
+    assert built.exit_code == 0
+    assert "60 documents" in built.output
+
+    shown = run("search", "--index", files / "index", "--top-k", 3, "--explain", "river")
+    assert shown.exit_code == 0
+    assert "weights: a " in shown.output and "± " in shown.output and "spreads" in shown.output
+
+    asked = run("search", "--index", files / "index", "--json", "river", "violin")
+    rankings = [json.loads(line) for line in asked.output.splitlines()]
+    expected = uec.Retriever.open(files / "index").search(["river", "violin"])
+    for got, want in zip(rankings, expected, strict=True):
+        assert [h["doc_id"] for h in got["hits"]] == [h.doc_id for h in want.hits]
+        assert got["hits"][0]["score"] == pytest.approx(want.hits[0].score)
+
+    told = run("info", files / "index")
+    assert told.exit_code == 0
+    assert "60 documents" in told.output and "hashing:16:1" in told.output
+    assert "kind" in json.loads(run("info", "--json", files / "ensemble").output)
+
+
+def test_options_reach_the_library(files):
+    fit(files)
+    run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index",
+    )  # fmt: skip
+    asked = run(
+        "search", "--index", files / "index", "--json", "--weights", "a=3,b=1", "--beta", 0, "x"
+    )
+    ranking = json.loads(asked.output)
+    assert ranking["weights"] == {"a": 0.75, "b": 0.25}
+    assert ranking["hits"][0]["score"] == ranking["hits"][0]["similarity"]
+
+
+def test_paper_mode_and_fixed_precision_are_recorded(files):
+    fit(files, "--paper")
+    content = open_artefact(files / "ensemble", "ensemble").content
+    settings = content["members"][0]["fit"]["settings"]
+    assert settings["curvature"] == "empirical-fisher"
+    assert settings["prior_precision"] == 1e-5
+    fit(files, "--prior-precision", 3)
+    content = open_artefact(files / "ensemble", "ensemble").content
+    report = content["members"][0]["fit"]["report"]
+    assert report["diag_prior_precision"] == report["kron_prior_precision"] == 3
+
+
+def test_pairs_by_member(files, texts):
+    own = [{"query": t[:10], "passage": t} for t in texts[60:100]]
+    (files / "own.jsonl").write_text("\n".join(map(json.dumps, own)))
+    assert fit(files, "--pairs", f"b={files / 'own.jsonl'}").exit_code == 0
+    members = open_artefact(files / "ensemble", "ensemble").content["members"]
+    assert [m["fit"]["report"]["n_pairs"] for m in members] == [48, 30]
+    assert members[0]["fit"]["pairs_sha256"] != members[1]["fit"]["pairs_sha256"]
+
+
+def test_pairs_from_a_corpus(tmp_path):
+    lines = [
+        {"_id": str(i), "text": f"The number is {i} and it is long. Another sentence about {i}."}
+        for i in range(40)
+    ]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    done = run(
+        "fit", "--member", "a=hashing:16", "--corpus", tmp_path / "corpus.jsonl",
+        "--out", tmp_path / "ensemble",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+
+
+def test_members_file(files):
+    members = [{"name": "a", "model": "hashing:16", "query_prompt": "q: ", "max_length": 50}]
+    (files / "members.json").write_text(json.dumps(members))
+    done = run(
+        "fit", "--members-file", files / "members.json", "--pairs", files / "pairs.jsonl",
+        "--out", files / "ensemble",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    identity = open_artefact(files / "ensemble", "ensemble").content["members"][0]["identity"]
+    assert (identity["query_prompt"], identity["max_length"]) == ("q: ", 50)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "--out", "e"], "no members: give --member NAME=MODEL"),
+        (["fit", "--member", "a", "--out", "e"], "--member 'a': expected NAME=MODEL"),
+        (["fit", "--member", "a=hashing:8", "--out", "e"], "no pairs: give --pairs FILE"),
+        (["fit", "--member", "a=hashing:x", "--pairs", "p.tsv", "--out", "e"], "p.tsv"),
+        (["index", "--ensemble", "no", "--corpus", "no", "--out", "o"], "error: "),
+        (["search", "--index", "no", "q"], "no index in no"),
+        (["search", "--index", "no", "--weights", "a", "q"], "error: "),
+        (["info", "no"], "run `uec fit` or `uec index`"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert done.exit_code == 1
+    assert message in done.output
+    assert "Traceback" not in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_help_names_every_command():
+    output = run("--help").output
+    assert all(name in output for name in ("fit", "index", "search", "serve", "info", "demo"))
