@@ -17,7 +17,8 @@ import click
 import numpy as np
 
 from benchmarks import datasets, measures
-from benchmarks.systems import RememberingEncoder, systems
+from benchmarks.remembering import remembering
+from benchmarks.systems import systems
 from uec.build import build_index
 from uec.ensemble import Ensemble
 from uec.fitting import fit_ensemble
@@ -34,15 +35,6 @@ def parse_members(text: str) -> list[MemberSpec]:
         name, _, model = item.strip().partition("=")
         specs.append(MemberSpec(name, model or f"pkg:{name}"))
     return specs
-
-
-def remembering(ensemble: Ensemble) -> Ensemble:
-    """The same ensemble, encoding each list of texts once."""
-    members = tuple(
-        dataclasses.replace(member, encoder=RememberingEncoder(member.encoder))
-        for member in ensemble.members
-    )
-    return dataclasses.replace(ensemble, members=members)
 
 
 def evaluate_set(
@@ -70,8 +62,17 @@ def evaluate_set(
 @click.option("--members", required=True, help="Packaged names or NAME=MODEL, comma separated.")
 @click.option("--pairs", type=click.Path(path_type=Path, exists=True), help="Pairs to fit on.")
 @click.option("--n-pairs", default=1500, show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(data: Path, sets: str, members: str, pairs: Path | None, n_pairs: int, out: Path) -> None:
+def main(
+    data: Path,
+    sets: str,
+    members: str,
+    pairs: Path | None,
+    n_pairs: int,
+    cache: Path | None,
+    out: Path,
+) -> None:
     """Write FILE.json with every measure of every system on every set."""
     specs = parse_members(members)
     competence: list[Pair] = (
@@ -84,7 +85,8 @@ def main(data: Path, sets: str, members: str, pairs: Path | None, n_pairs: int, 
     for name in sets.split(","):
         parts = [datasets.load_set(data, part) for part in name.split("+")]
         dataset = parts[0] if len(parts) == 1 else datasets.pool(name, parts)
-        results[name] = evaluate_set(remembering(ensemble), dataset, out.with_suffix(".runs"))
+        runs = out.with_suffix(".runs")
+        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs)
         shown = {system: round(row["nDCG@10"], 4) for system, row in results[name].items()}
         click.echo(f"{name}: {shown}", err=True)
     content = {

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measures import Run
-from uec.encoders import Encoder, Progress
-from uec.records import Encoding, Query, Ranking, Role, SearchOptions
+from uec.records import Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 
 DEPTH = 100
@@ -23,33 +22,6 @@ RRF_K = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009, SIGIR)."""
 
 System = Callable[[Retriever, Sequence[Query]], Run]
-
-
-class RememberingEncoder:
-    """Encodes the same texts once: the systems differ after the encoder, not in it."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._remembered: dict[tuple[Role, tuple[str, ...]], Encoding] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
-
-    def encode(
-        self,
-        texts: Sequence[str],
-        role: Role,
-        *,
-        batch_size: int = 32,
-        progress: Progress | None = None,
-    ) -> Encoding:
-        """As the encoder's own `encode`."""
-        key = (role, tuple(texts))
-        if key not in self._remembered:
-            self._remembered[key] = self._encoder.encode(
-                texts, role, batch_size=batch_size, progress=progress
-            )
-        return self._remembered[key]
 
 
 def systems(retriever: Retriever) -> dict[str, System]:

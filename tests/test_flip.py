@@ -26,7 +26,7 @@ from uec.audits.extraction import (
 from uec.audits.probe import Probe, words
 from uec.audits.probefit import Training, fit, loss_and_gradients, proximal_l1
 from uec.audits.vocabulary import Vocabulary, tokenise
-from uec.errors import CorruptArtefactError, InputError, MismatchError
+from uec.errors import CorruptArtefactError, InputError, MismatchError, NotFoundError
 
 NOUNS = [f"{a}{b}" for a in "bdfgklmnprst" for b in ("ano", "elu", "iri", "osta", "umi")]
 QUICK = Training(max_epochs=40, batch_size=64)
@@ -218,8 +218,8 @@ def test_words_that_are_linearly_readable_are_read(rank, scaling):
     assert named == set(texts[350].split())
 
 
-def test_start_is_the_unigram_model():
-    texts, embeddings, _ = corpus(100)
+def test_start_is_the_unigram_model_in_a_white_space():
+    texts, embeddings, _ = corpus(1000, d=40)
     vocabulary = Vocabulary(tuple(NOUNS))
     counts = vocabulary.counts(texts)
     still = Training(max_epochs=1, evaluate_every=1, learning_rate=1e-12)
@@ -228,6 +228,8 @@ def test_start_is_the_unigram_model():
     np.testing.assert_allclose(np.exp(probe.bias), frequency / frequency.sum(), rtol=1e-5)
     scores = probe.scores(embeddings, with_bias=True)
     np.testing.assert_allclose(scores, np.broadcast_to(probe.bias, scores.shape), atol=1e-6)
+    inner = (embeddings - probe.centre) * probe.scale @ probe.projection.T
+    np.testing.assert_allclose(np.cov(inner.T, bias=True), np.eye(40), atol=1e-3)
 
 
 def test_a_dimension_of_rounding_noise_is_silenced():
@@ -246,30 +248,26 @@ def test_two_views_weigh_as_told():
     vocabulary = Vocabulary(tuple(NOUNS))
     counts = vocabulary.counts(texts)
     noise = np.random.default_rng(5).normal(size=embeddings.shape)
-    views = [embeddings, noise]
+    # The plain probe starts at zero whatever the views; only the loss can tell them apart.
+    training = Training(
+        rank=None, max_epochs=6, evaluate_every=6, batch_size=64, scaling="none", learning_rate=1e-2
+    )
 
-    def trained(weights):
-        probe = fit(
+    def trained(views, weights):
+        return fit(
             views,
             counts,
             views,
             counts,
             vocabulary.entries,
-            training=Training(max_epochs=9, batch_size=64, scaling="none"),
+            training=training,
             view_weights=weights,
-        )
-        return probe.scores(embeddings)
+        ).factor
 
-    alone = fit(
-        [embeddings],
-        counts,
-        [embeddings],
-        counts,
-        vocabulary.entries,
-        training=Training(max_epochs=9, batch_size=64, scaling="none"),
-    ).scores(embeddings)
-    np.testing.assert_allclose(trained([1.0, 0.0]), alone, atol=1e-4)
-    assert np.abs(trained([0.5, 0.5]) - alone).max() > 0.1
+    alone = trained([embeddings], None)
+    np.testing.assert_allclose(trained([embeddings, noise], [1.0, 0.0]), alone, atol=1e-6)
+    np.testing.assert_allclose(trained([embeddings, embeddings], None), alone, atol=1e-6)
+    assert np.abs(trained([embeddings, noise], [0.5, 0.5]) - alone).max() > 0.01
 
 
 def test_same_seed_same_probe_and_another_seed_another():
@@ -305,9 +303,13 @@ def test_probe_survives_disk(tmp_path: Path):
         again = Probe.load(tmp_path / "probe.npz")
         assert words(again, embeddings[0]) == words(probe, embeddings[0])
         assert again.curve == probe.curve
-    (tmp_path / "bad.npz").write_bytes(b"not a probe")
-    with pytest.raises(CorruptArtefactError, match=r"bad\.npz"):
-        Probe.load(tmp_path / "bad.npz")
+    whole = (tmp_path / "probe.npz").read_bytes()
+    for broken in (b"not a probe", whole[: len(whole) // 2]):
+        (tmp_path / "bad.npz").write_bytes(broken)
+        with pytest.raises(CorruptArtefactError, match=r"bad\.npz"):
+            Probe.load(tmp_path / "bad.npz")
+    with pytest.raises(NotFoundError, match=r"none\.npz"):
+        Probe.load(tmp_path / "none.npz")
     with pytest.raises(MismatchError, match="dimension"):
         words(probe, embeddings[0, :7])
 
@@ -333,7 +335,7 @@ def test_audit_ranks_compares_and_explains():
             )
         },
         entities=[text.split()[:1] for text in texts],
-        word_embeddings={name: vectors[order] for name in members},
+        word_embeddings=dict.fromkeys(members, vectors[order]),
         training=QUICK,
         lip_rates=(2e-3, 2e-2),
         n_spans=0,

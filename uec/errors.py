@@ -12,7 +12,7 @@
     └── ServiceError            the service answered a client with an error
 
 Each message says what was got, what was expected and what to do. The service maps every class to
-one gRPC status (`uec_server.servicer`), and a test walks this tree so that none is left out.
+one gRPC status (`uec_server.interceptors`), and a test walks this tree so that none is left out.
 """
 
 from __future__ import annotations

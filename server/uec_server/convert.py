@@ -8,7 +8,6 @@ the library.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
@@ -135,26 +134,13 @@ def search_options(message: pb.SearchOptions, limits: ServerOptions) -> SearchOp
             given[name] = choice
     if message.HasField("weights"):
         given["weights"] = dict(message.weights.by_member)
-    options = SearchOptions(explain=message.explain, **given)
-    _check_range("top_k", options.top_k, limits.max_top_k)
-    _check_range("n_candidates", options.n_candidates, limits.max_candidates)
-    if options.top_k > options.n_candidates:
-        raise InvalidFieldError(
-            "options.n_candidates",
-            f"got {options.n_candidates}, expected at least top_k, {options.top_k}",
-        )
-    if options.temperature is not None and not options.temperature > 0:
-        raise InvalidFieldError(
-            "options.temperature", f"got {options.temperature}, expected a number > 0"
-        )
-    if options.beta is not None and not 0 <= options.beta < math.inf:
-        raise InvalidFieldError("options.beta", f"got {options.beta}, expected a number >= 0")
-    for name, weight in (options.weights or {}).items():
-        if not 0 <= weight < math.inf:
-            raise InvalidFieldError(
-                f"options.weights.by_member[{name!r}]", f"got {weight}, expected a number >= 0"
-            )
-    return options
+    for name, most in (("top_k", limits.max_top_k), ("n_candidates", limits.max_candidates)):
+        if not 1 <= given.get(name, 1) <= most:
+            raise InvalidFieldError(f"options.{name}", f"got {given[name]}, expected 1 to {most}")
+    try:
+        return SearchOptions(explain=message.explain, **given)
+    except InputError as error:
+        raise InvalidFieldError("options", str(error)) from error
 
 
 def _choice(enum: Any, value: int, field: str) -> str | None:
@@ -192,11 +178,6 @@ def _check_distinct(field: str, ids: Sequence[str]) -> None:
             raise InvalidFieldError(
                 f"{field}[{n}]", f"got the id {doc_id!r} again, first at [{first[doc_id]}]"
             )
-
-
-def _check_range(name: str, value: int, most: int) -> None:
-    if not 1 <= value <= most:
-        raise InvalidFieldError(f"options.{name}", f"got {value}, expected 1 to {most}")
 
 
 # --- replies --------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from uec.records import AuditReport
 
 __all__ = ["Parallel", "Plan", "Probe", "Training", "audit", "plan", "words"]
 
-LIP_RATES = (5e-4, 2e-3, 8e-3)
+LIP_RATES = (1e-3, 3e-3, 1e-2)
 """Learning rates tried for the plain probe, the best held-out recall taken."""
 _MIN_TEXTS = 30
 _STEADY_TEXTS = 1000

@@ -77,7 +77,9 @@ def _conditioned(marginal: Density, _: int, n_source: int) -> Density:
     return marginal.conditioned(n_source)
 
 
-_FLOW = Family(CouplingFlow, _conditioned, Training(learning_rate=1e-3))
+# The flow's rate and patience are three times and less than the usual 1e-3 and 10: on two corpora
+# of 1,200 texts they gave as much held-out likelihood or more in half the time.
+_FLOW = Family(CouplingFlow, _conditioned, Training(learning_rate=3e-3, patience=8))
 _KNIFE = Family(
     lambda n_dims: Mixture(n_dims, None),
     lambda _, n_dims, n_source: Mixture(n_dims, n_source),

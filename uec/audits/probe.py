@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
 
 from uec.audits.extraction import top_entries
-from uec.errors import CorruptArtefactError, InputError, MismatchError
+from uec.errors import CorruptArtefactError, InputError, MismatchError, NotFoundError
 
 _LOGITS_AT_ONCE = 8_000_000
 """Logits held at once (32 MB): bounds memory for any vocabulary and number of texts."""
@@ -109,8 +110,11 @@ class Probe:
         """Read what `save` wrote.
 
         Raises:
+            NotFoundError: there is no such file.
             CorruptArtefactError: the file is not a probe.
         """
+        if not path.is_file():
+            raise NotFoundError(f"no probe at {path}; train one with `uec audit`")
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return cls(
@@ -122,7 +126,7 @@ class Probe:
                     scale=arrays["scale"],
                     curve=tuple((int(e), float(r)) for e, r in arrays["curve"]),
                 )
-        except (ValueError, KeyError, EOFError, OSError) as error:
+        except (ValueError, KeyError, EOFError, OSError, BadZipFile) as error:
             raise CorruptArtefactError(
                 f"{path} is not a probe ({error}); train it again with `uec audit`"
             ) from error

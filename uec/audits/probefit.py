@@ -34,16 +34,20 @@ _LOGITS_AT_ONCE = 8_000_000
 """Logits held at once (32 MB each copy): bounds memory for any vocabulary and batch."""
 _DEAD = 1e-3
 """A dimension that varies less than this share of the median one carries rounding, not text."""
+_WHITEST = 0.1
+"""Directions with less than this share of the mean deviation keep some of their faintness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a probe is trained; the defaults are the paper's where the paper names one.
+    """How a probe is trained; the paper's values but for rate, scaling and batch size.
 
-    The loss is a sum over tokens, but AdamW's step does not depend on its scale, so `learning_rate`
-    holds for any batch size; what a step means does depend on the length of the embeddings, which
-    is why they are standardised first. On unit vectors as they come (``scaling="none"``) entries
-    are near d**-0.5, and the plain probe needs a rate some ten times higher to move as far.
+    The loss is a sum over tokens, but AdamW's step does not depend on its scale, so a rate holds
+    for any batch size. It does depend on the length of the inputs. On unit vectors as they come
+    (``scaling="none"``) entries are near d**-0.5 and the plain probe needs a rate ten times higher
+    to move as far. Standardised, it read 43 % of the words where it read 40 % (3,000 training
+    texts, all-MiniLM-L6-v2, best rate of each). The factorised probe starts whitened, which makes
+    it all but indifferent to scaling, and the paper's 5e-3 too high a rate.
 
     Attributes:
         rank: inner size r of the factorised probe, cut to d; None for the plain probe.
@@ -61,7 +65,7 @@ class Training:
     """
 
     rank: int | None = 512
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-3
     l1: float = 1e-4
     weight_decay: float = 0.0
     max_epochs: int = 100
@@ -100,7 +104,11 @@ def fit(
 
     Departures: A starts at zero and b at the log frequency, so training starts at the unigram model
     (in the released code b starts at random, against its intent, and A B u is noise that a small
-    corpus never unlearns); texts are shuffled; embeddings are standardised (see `Training`).
+    corpus never unlearns). B starts at the whitening of the training rows, not at random, so all
+    words share a metric in which every direction of the embeddings counts, and go on learning it
+    (all-MiniLM-L6-v2, 3,000 training texts: random start 45 %, white start 49 %; a plain probe 43 %,
+    47 % on rows whitened once and for all).
+    Texts are shuffled; embeddings are standardised (see `Training`).
 
     Args:
         views: one (n, d) embedding of the n texts, or several that share the counts, such as text
@@ -112,7 +120,7 @@ def fit(
         training: how to train; FLiP with the paper's values by default.
         view_weights: weight of each view's loss; equal by default. For two views these are the
             paper's alpha and 1 - alpha.
-        seed: of the start values and the order of the texts.
+        seed: of the order in which the texts are visited.
 
     Returns:
         The probe.
@@ -138,7 +146,7 @@ def fit(
         torch.from_numpy((view.astype(np.float32) - centre) * scale).to(device) for view in views
     ]
     generator = torch.Generator().manual_seed(seed)
-    parameters = [p.to(device) for p in _start(counts, views[0].shape[1], training, generator)]
+    parameters = [p.to(device) for p in _start(counts, torch.cat(inputs).cpu(), training)]
     wanted = references(held_counts)
 
     def snapshot() -> Probe:
@@ -200,18 +208,24 @@ def _scaling(
     return centre, scale.astype(np.float32)
 
 
-def _start(
-    counts: csr_array, d: int, training: Training, generator: torch.Generator
-) -> list[torch.Tensor]:
-    """Start values of b, A and, where factorised, B (Xavier normal, as in the paper)."""
-    v = counts.shape[1]
+def _start(counts: csr_array, inputs: torch.Tensor, training: Training) -> list[torch.Tensor]:
+    """Start values of b, A and, where factorised, B.
+
+    B holds the r leading principal directions of the rows, each divided by its deviation, so that
+    B u is white; directions below a tenth of the mean deviation are amplified no further.
+    """
+    v, d = counts.shape[1], inputs.shape[1]
     frequency = np.asarray(counts.sum(axis=0), dtype=np.float64).ravel() + 1
     bias = torch.from_numpy(np.log(frequency / frequency.sum()).astype(np.float32))
     if training.rank is None:
         return [bias, torch.zeros(v, d)]
     rank = min(training.rank, d)
-    projection = torch.randn(rank, d, generator=generator) * (2 / (rank + d)) ** 0.5
-    return [bias, torch.zeros(v, rank), projection]
+    covariance = torch.cov(inputs.T.double(), correction=0)
+    variances, directions = torch.linalg.eigh(covariance)
+    deviations = variances.clamp(min=0).sqrt()
+    floor = _WHITEST * deviations.square().mean().sqrt()
+    whitening = (directions / deviations.clamp(min=float(floor))).T.flip(0)[:rank]
+    return [bias, torch.zeros(v, rank), whitening.float().contiguous()]
 
 
 def _epoch(
@@ -288,7 +302,8 @@ def _sparse_parts(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Row, column and value of each count, and the tokens of each row, where `like` lives."""
     coordinates = counts.tocoo()
-    row, column = (torch.from_numpy(c.astype(np.int64)) for c in coordinates.coords)
+    row = torch.from_numpy(coordinates.row.astype(np.int64))
+    column = torch.from_numpy(coordinates.col.astype(np.int64))
     count = torch.from_numpy(coordinates.data).to(like.dtype)
     tokens = torch.from_numpy(np.asarray(counts.sum(axis=1)).ravel()).to(like.dtype)
     device = like.device

@@ -73,7 +73,8 @@ def _against_plain(row: Mapping[str, Any]) -> str:
     return (
         f"{row['member']}: the factorised probe is {verdict} a plain linear probe with a tuned "
         f"learning rate ({percent(row['accuracy'])} and {percent(row['lip'])}; difference "
-        f"{100 * gain:+.1f} ± {100 * row['gain_error']:.1f} points)."
+        f"{100 * gain:+.1f} ± {100 * row['gain_error']:.1f} points; with frequencies added "
+        f"{percent(row['accuracy_with_bias'])} and {percent(row['lip_with_bias'])})."
     )
 
 
