@@ -11,7 +11,7 @@ import uec
 from uec.build import build_index
 from uec.calibration import Calibration
 from uec.ensemble import Ensemble
-from uec.errors import InputError
+from uec.errors import InputError, NotFoundError
 from uec.retriever import Retriever, SearchOptions
 from uec.similarity import probit
 
@@ -166,6 +166,19 @@ def test_rerank_of_indexed_texts_gives_the_search_order(retriever):
     np.testing.assert_allclose(
         [h.score for h in ranking.hits], [h.score for h in found.hits], rtol=1e-4
     )
+
+
+def test_rerank_by_id_gives_the_search_scores_exactly(retriever):
+    found = retriever.search(QUERIES[:1], top_k=10)[0]
+    ranking = retriever.rerank_ids(QUERIES[0], [hit.doc_id for hit in reversed(found.hits)])
+    assert ids(ranking) == ids(found)
+    np.testing.assert_allclose(
+        [h.score for h in ranking.hits], [h.score for h in found.hits], rtol=1e-6
+    )
+    with pytest.raises(NotFoundError, match="no document with id 'nobody'"):
+        retriever.rerank_ids("a query", ["nobody"])
+    with pytest.raises(InputError, match="distinct"):
+        retriever.rerank_ids("a query", ["d1", "d1"])
 
 
 def test_average_fusion_equals_the_paper_by_hand(ensemble, located, tmp_path):

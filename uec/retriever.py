@@ -123,8 +123,7 @@ class Retriever:
         """
         options = self._checked(options, changes)
         ids = [document.doc_id for document in documents]
-        if not ids or len(set(ids)) < len(ids):
-            raise InputError("rerank needs at least one document, and distinct document ids")
+        _check_distinct(ids)
         timings: dict[str, float] = {}
         weighed = self.weigh([query], options, timings)
         with _timed(timings, "encode"):
@@ -144,6 +143,34 @@ class Retriever:
                 lambda rows: [ids[row] for row in rows],
                 lambda rows: [documents[row] for row in rows],
             )
+        return replace(ranking, timings_ms=timings)
+
+    def rerank_ids(
+        self,
+        query: str,
+        doc_ids: Sequence[str],
+        options: SearchOptions = DEFAULTS,
+        **changes: Any,
+    ) -> Ranking:
+        """Order documents of the index by the score that a search would give them.
+
+        Args:
+            query: the query.
+            doc_ids: c distinct identifiers; nothing but the query is embedded.
+            options: as for `search`; `top_k` still limits the hits.
+            **changes: single fields of `options` to replace.
+
+        Raises:
+            InputError: no identifiers, one twice, or an option out of range.
+            NotFoundError: names identifiers that no document has.
+        """
+        options = self._checked(options, changes)
+        _check_distinct(doc_ids)
+        rows = self.index.documents.rows(doc_ids)
+        timings: dict[str, float] = {}
+        weighed = self.weigh([query], options, timings)
+        with _timed(timings, "rerank"):
+            ranking = self._rank_rows(weighed, 0, rows, options)
         return replace(ranking, timings_ms=timings)
 
     def weigh(
@@ -300,6 +327,11 @@ class Retriever:
                 f"average fusion needs members of one dimension; got {listed}; use concat"
             )
         return options
+
+
+def _check_distinct(ids: Sequence[str]) -> None:
+    if not ids or len(set(ids)) < len(ids):
+        raise InputError("rerank needs at least one document, and distinct document ids")
 
 
 def _best(

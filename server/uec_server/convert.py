@@ -88,14 +88,11 @@ def query(request: pb.RerankRequest, limits: ServerOptions) -> str:
     return request.query
 
 
-def candidates(
-    request: pb.RerankRequest, retriever: Retriever, limits: ServerOptions
-) -> list[Document]:
-    """The candidates of a Rerank, those of the index looked up.
+def documents_to_rerank(request: pb.RerankRequest, limits: ServerOptions) -> list[Document]:
+    """The candidates that a Rerank brings along; none where it names documents of the index.
 
     Raises:
-        InvalidFieldError: none, too many, a blank one, or an id twice.
-        NotFoundError: an id that no document has.
+        InvalidFieldError: no candidates of either kind, too many, a blank one, or an id twice.
     """
     match request.WhichOneof("candidates"):
         case "texts":
@@ -109,12 +106,22 @@ def candidates(
             _check_distinct("texts.items", [document.doc_id for document in documents])
             return documents
         case "ids":
-            ids = list(request.ids.doc_ids)
-            _check_count("ids.doc_ids", len(ids), limits)
-            _check_distinct("ids.doc_ids", ids)
-            stored = retriever.index.documents
-            return stored.get(stored.rows(ids))
+            return []
     raise InvalidFieldError("candidates", "got none, expected texts or ids")
+
+
+def ids_to_rerank(request: pb.RerankRequest, limits: ServerOptions) -> list[str]:
+    """The documents of the index that a Rerank names; none where it brings texts.
+
+    Raises:
+        InvalidFieldError: too many, or an id twice.
+    """
+    if request.WhichOneof("candidates") != "ids":
+        return []
+    ids = list(request.ids.doc_ids)
+    _check_count("ids.doc_ids", len(ids), limits)
+    _check_distinct("ids.doc_ids", ids)
+    return ids
 
 
 def search_options(message: pb.SearchOptions, limits: ServerOptions) -> SearchOptions:

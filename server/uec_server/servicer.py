@@ -80,11 +80,17 @@ class RetrievalServicer(uec_pb2_grpc.RetrievalServicer):
         retriever = self._ready()
         query = convert.query(request, self._options)
         options = convert.search_options(request.options, self._options)
-        documents = convert.candidates(request, retriever, self._options)
+        documents = convert.documents_to_rerank(request, self._options)
+        ids = convert.ids_to_rerank(request, self._options)
         with self._gate.turn(context) as turn:
-            # A document's score does not depend on the others. Each slice encodes the query anew,
-            # one text more for every `SLICE`.
-            parts = turn.in_slices(lambda part: [retriever.rerank(query, part, options)], documents)
+            if ids:
+                parts = [retriever.rerank_ids(query, ids, options)]
+            else:
+                # A document's score does not depend on the others. Each slice encodes the query
+                # anew, one text more for every `SLICE`.
+                parts = turn.in_slices(
+                    lambda part: [retriever.rerank(query, part, options)], documents
+                )
         times = _total([{"queue": turn.waited_ms}, *(part.timings_ms for part in parts)])
         return self._sendable(
             pb.RerankResponse(

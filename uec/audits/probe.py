@@ -116,7 +116,8 @@ class Probe:
         if not path.is_file():
             raise NotFoundError(f"no probe at {path}; train one with `uec audit`")
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            # NumPy leaves a file that it opened itself open when its end is missing.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return cls(
                     entries=tuple(arrays["entries"].tobytes().decode().split("\n")),
                     factor=arrays["factor"],
