@@ -1,10 +1,11 @@
 # syntax=docker/dockerfile:1
-# The service. CPU by default; GPU with
-#   docker build --build-arg TORCH_INDEX= --build-arg FAISS=faiss-gpu .
+# The service. FAISS on the CPU by default, on the GPU with
+#   docker build --build-arg FAISS=faiss-gpu .
+# PyPI's torch for Linux is built for CUDA; for a smaller image without it give the CPU index that
+# PyTorch's installation page names:  docker build --build-arg TORCH_INDEX=...
 # Run:  docker run -v ./my-index:/index:ro -p 50051:50051 IMAGE
 FROM python:3.11-slim AS build
-# An empty value takes PyPI's torch, which on Linux is built for CUDA.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 ARG FAISS=faiss-cpu
 WORKDIR /source
 RUN python -m venv /opt/uec

@@ -1,4 +1,4 @@
-"""The README's Python runs, its shell names commands that exist, its numbers of extras are right."""
+"""The README's Python runs, and its commands, options and extras exist."""
 
 from __future__ import annotations
 
