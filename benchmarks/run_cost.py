@@ -41,7 +41,8 @@ def encode_ratio(member: Member, texts: list[str], n_rounds: int) -> dict[str, f
     def with_traces() -> None:
         encode_member(member, texts, "document")
 
-    plain(), with_traces()
+    plain()
+    with_traces()
     wall, cpu = [], []
     for round_ in range(n_rounds):
         order = (plain, with_traces) if round_ % 2 else (with_traces, plain)

@@ -5,8 +5,8 @@
 
 The first part pools the ``xquadr-LANGUAGE`` sets into one corpus, fits the posteriors on English
 pairs and reports, for each member and posterior, the area under the ROC curve of the query's trace
-for "this member has no relevant document among its ten best". The second compares the sketched with the
-full variance of the similarity, and the two rankings of the best 100, on one more set.
+for "this member has no relevant document among its ten best". The second compares the sketched with
+the full variance of the similarity, and the two rankings of the best 100, on one more set.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from uec.build import build_index
 from uec.ensemble import Ensemble
 from uec.fitting import fit_ensemble
 from uec.laplace import FitSettings
-from uec.records import POSTERIOR_KINDS
-from uec.retriever import Retriever, SearchOptions
+from uec.records import POSTERIOR_KINDS, SearchOptions
+from uec.retriever import Retriever
 
 CUT = 10
 
@@ -85,7 +85,7 @@ def _encode_chunked(ensemble: Ensemble, dataset: datasets.RetrievalSet) -> list[
 
 
 def sketch_error(ensemble: Ensemble, dataset: datasets.RetrievalSet) -> dict[str, Any]:
-    """Relative error of the sketched variance over the best 100, and Kendall's tau of the orders."""
+    """Relative error of the sketched variance over the best 100, and tau of the two orders."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         located = [(f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1)]

@@ -44,8 +44,9 @@ LOG_PRECISION_RANGE = (-12.0, 18.0)
 
 LOG_DAMPING_RANGE = (-7.0, 7.0)
 """Natural-log bounds of the search for lambda, over the mean eigenvalue of A. Features of an
-encoder with few live directions are likeliest under a lambda of next to nothing, which makes any
-new text infinitely uncertain; at the lower bound an unused direction weighs a thousand average ones."""
+encoder with few live directions are likeliest under a lambda of next to nothing, under which any
+new text is boundlessly uncertain; at the lower bound an unused direction weighs a thousand
+average ones."""
 
 DAMPING_HELD_OUT = 0.2
 """Share of the texts whose likelihood chooses lambda."""
