@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -43,6 +44,8 @@ class _Group(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """Several text embedders behind one search, each trusted as far as it knows the query."""
+    # Raised while third-party packages are imported; nothing a user can act on.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
 
 
 @main.command()
