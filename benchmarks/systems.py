@@ -32,8 +32,8 @@ def systems(retriever: Retriever) -> dict[str, System]:
     table["uniform-average"] = uniform_average
     table["uniform-fusion"] = _searched(weights=uniform, beta=0.0)
     table["rrf"] = reciprocal_rank_fusion
-    table["uec-diag"] = _searched(posterior="diag")
-    table["uec-kron"] = _searched(posterior="kron")
+    table["uec-diag"] = _searched(posterior="diag", temperature=1.0)
+    table["uec-kron"] = _searched(posterior="kron", temperature=1.0)
     table["uec"] = _searched()
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ TESTED_ELSEWHERE = {
     "uec/selfretrieval.py": "test_ensemble",
 }
 
-MAX_LINES = 330
+MAX_LINES = 335
 """About 300, the house's measure, with room for one docstring more."""
 
 LONGER_FOR_A_REASON = {
@@ -47,7 +48,8 @@ def modules() -> list[Path]:
 
 def run_python(code: str) -> str:
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "server")])}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=True)
     return done.stdout.strip()
 
 

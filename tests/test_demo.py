@@ -62,9 +62,10 @@ def test_the_whole_demo_with_hashing_encoders(data, tmp_path, monkeypatch):
     demo.run(tmp_path, screen)
     assert set(demo.QUESTIONS) <= set(said)
     systems = {row[0]: row for row in tables[0]}
-    assert list(systems) == ["a", "uniform fusion", "RRF", "UEC"]
-    # Fusing one member is that member; a summary shares words with its docstring, so it is found.
+    assert list(systems) == ["a", "uniform fusion", "RRF", "UEC", "UEC, T = 1"]
+    # Fusing one member is that member. By chance nDCG@10 would be 0.015 on 300 documents; a summary
+    # shares words with its docstring, so even hashed n-grams do several times better.
     assert systems["a"][1:] == systems["uniform fusion"][1:]
-    assert float(systems["a"][1]) > 0.2
+    assert float(systems["a"][1]) > 0.06
     assert any("uec serve" in line for line in said)
     assert (tmp_path / "index" / "manifest.json").exists()

@@ -18,8 +18,10 @@ from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 
 ROLES: tuple[Role, ...] = ("query", "document")
 
-DEFAULT_TEMPERATURE = 1.0
-"""One median trace of difference changes the odds of two members by e; not tuned on any labels."""
+DEFAULT_TEMPERATURE = float("inf")
+"""Weigh by the prior. The published form, a softmax of the traces themselves, lost to equal weights
+on nearly every measured corpus (benchmarks/results): a trace says how new a text is to the fit, and
+a member may master what is new. T is to be learnt on the corpus that is searched."""
 
 DEFAULT_BETA = 1.0
 """The published probit score."""

@@ -202,7 +202,11 @@ def _search_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--posterior", type=click.Choice(POSTERIOR_KINDS), default="kron", show_default=True
         ),
-        click.option("--temperature", type=float, help="Of the weights; inf ignores the traces."),
+        click.option(
+            "--temperature",
+            type=float,
+            help="Of the weights: 1 follows the traces, inf the prior alone. Default: the index's.",
+        ),
         click.option("--beta", type=float, help="Weight of the variance in the score; 0: none."),
         click.option("--fusion", type=click.Choice(FUSIONS), default="concat", show_default=True),
         click.option("--weights", metavar="NAME=W,…", help="Fixed weights instead of the traces'."),

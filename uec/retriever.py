@@ -94,14 +94,35 @@ class Retriever:
         if not queries:
             return []
         timings: dict[str, float] = {}
-        weighed = self.weigh(queries, options, timings)
+        return self.rank(self.weigh(queries, options, timings), options, timings)
+
+    def rank(
+        self,
+        weighed: WeighedQueries,
+        options: SearchOptions = DEFAULTS,
+        timings: dict[str, float] | None = None,
+    ) -> list[Ranking]:
+        """Find the best documents for queries weighed already; the second half of `search`.
+
+        Args:
+            weighed: from `weigh` or `reweigh`, with the same `posterior`.
+            options: how to search; those that weigh have done their work.
+            timings: receives the milliseconds of the stages "retrieve" and "rerank".
+        """
+        timings = {} if timings is None else timings
         with _timed(timings, "retrieve"):
             _, rows = self.index.store.search(
                 self.fused_queries(weighed, options), options.n_candidates
             )
         with _timed(timings, "rerank"):
-            rankings = [self._rank_rows(weighed, n, rows[n], options) for n in range(len(queries))]
+            rankings = [
+                self._rank_rows(weighed, n, rows[n], options) for n in range(len(weighed.texts))
+            ]
         return [replace(ranking, timings_ms=timings) for ranking in rankings]
+
+    def reweigh(self, weighed: WeighedQueries, options: SearchOptions) -> WeighedQueries:
+        """The same queries with the weights of other options; nothing is encoded again."""
+        return replace(weighed, weights=self._weights(weighed.traces, options))
 
     def rerank(
         self,

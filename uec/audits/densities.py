@@ -29,7 +29,7 @@ from zuko.transforms import CouplingTransform, DependentTransform, MonotonicAffi
 # Bound of the log-scale of one coupling: deep stacks of unbounded scales diverge on small samples.
 LOG_SCALE_BOUND = 2.0
 # High, for an audit has about a thousand texts and a conditioner tens of thousands of weights.
-DROPOUT = 0.5
+DROPOUT = 0.3
 MIN_WIDTH, MAX_WIDTH = 128, 512
 
 
@@ -76,6 +76,7 @@ class Conditioner(nn.Module):
         nn.init.zeros_(self.branch.weight)
 
     def forward(self, kept: Tensor, reduced: Tensor | None) -> Tensor:
+        """Shift and log-scale of the changed half, each (n, changed)."""
         hidden: Tensor = self.first(kept)
         if self.branch is not None:
             hidden = hidden + self.branch(reduced)
@@ -93,6 +94,7 @@ class Coupling(LazyTransform):  # type: ignore[misc]  # zuko ships no types
         self.conditioner = Conditioner(n_kept, 2 * (len(mask) - n_kept), width)
 
     def forward(self, c: Tensor | None = None) -> CouplingTransform:
+        """The transform for a source (n, d_u), or the marginal one for None."""
         return CouplingTransform(partial(self._affine, c), self.mask)
 
     def _affine(self, reduced: Tensor | None, kept: Tensor) -> DependentTransform:
@@ -125,6 +127,7 @@ class CouplingFlow(Density):
         self.flow = Flow(couplings, base)
 
     def log_prob(self, target: Tensor, source: Tensor | None) -> Tensor:
+        """(n,) log densities of the targets given the sources."""
         density: Tensor = self.flow(source).log_prob(target)
         return density
 
@@ -173,6 +176,7 @@ class Mixture(Density):
             )
 
     def log_prob(self, target: Tensor, source: Tensor | None) -> Tensor:
+        """(n,) log densities of the targets given the sources."""
         n_dims = target.shape[-1]
         parameters = self.free if self.network is None else self.network(source)
         parameters = parameters.unflatten(-1, self.shape)
