@@ -23,8 +23,9 @@ DEFAULT_TEMPERATURE = float("inf")
 on nearly every measured corpus (benchmarks/results): a trace says how new a text is to the fit, and
 a member may master what is new. T is to be learnt on the corpus that is searched."""
 
-DEFAULT_BETA = 1.0
-"""The published probit score."""
+DEFAULT_BETA = 0.1
+"""The released code's value. The published formula has 1, under which uncalibrated variances cost
+more than they give (nDCG@10 .355 against .388 in the demo's known-item search)."""
 
 
 @dataclass(frozen=True, slots=True)
