@@ -1,0 +1,119 @@
+"""The evaluation: faults are errors, values by hand, and a member equals sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("ir_measures", reason="needs ir-measures (extra 'bench')")
+
+from benchmarks import datasets, measures
+from benchmarks.run_local import main
+from benchmarks.run_traces import auroc
+from uec.errors import InputError
+
+
+def test_measures_by_hand():
+    qrels = {"q1": {"a": 1}, "q2": {"b": 1, "c": 1}}
+    run = {"q1": {"x": 2.0, "a": 1.0}, "q2": {"b": 1.0}}
+    values = measures.per_query("system", run, qrels)
+    # One relevant document at rank 2: 1/log2(3). Two relevant, one found first: 1/(1 + 1/log2(3)).
+    assert values["nDCG@10"]["q1"] == pytest.approx(1 / np.log2(3))
+    assert values["nDCG@10"]["q2"] == pytest.approx(1 / (1 + 1 / np.log2(3)))
+    assert values["MRR"] == {"q1": 0.5, "q2": 1.0}
+    assert values["Recall@100"] == {"q1": 1.0, "q2": 0.5}
+    assert measures.summary(values)["queries"] == 2
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ({"q1": {"a": 1.0}}, "1 judged queries have no result"),
+        ({"q1": {"a": 1.0}, "q2": {}}, "no result"),
+        ({"q1": {"a": float("nan")}, "q2": {"a": 1.0}}, "NaN or infinite"),
+    ],
+)
+def test_faults_never_become_a_mean(run, message):
+    with pytest.raises(InputError, match=message):
+        measures.per_query("system", run, {"q1": {"a": 1}, "q2": {"a": 1}})
+
+
+def test_randomisation_test_tells_a_difference_from_none():
+    rng = np.random.default_rng(0)
+    a = rng.uniform(size=200)
+    assert measures.paired_p_value(a, a) == 1.0
+    assert measures.paired_p_value(a + 0.1, a) < 0.001
+    assert measures.paired_p_value(a, rng.permutation(a)) > 0.01
+
+
+def test_auroc_by_hand():
+    positive = np.array([True, True, False, False])
+    assert auroc(positive, np.array([4.0, 3.0, 2.0, 1.0])) == 1.0
+    # Pairs won: (3 > 2, 3 > 1), (1.5 > 1): 3 of 4.
+    assert auroc(positive, np.array([3.0, 1.5, 2.0, 1.0])) == 0.75
+    assert auroc(positive, np.ones(4)) == 0.5
+
+
+def test_run_local_on_a_small_set(tmp_path, texts):
+    folder = tmp_path / "small"
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{i}", "title": "", "text": t} for i, t in enumerate(texts[:60])]
+    queries = [{"_id": f"q{i}", "text": " ".join(t.split()[:5])} for i, t in enumerate(texts[:10])]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    qrels = "".join(f"q{i}\td{i}\t1\n" for i in range(10))
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    pairs = [{"query": t[:20], "passage": t} for t in texts[60:120]]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    arguments = ["--data", tmp_path, "--sets", "small", "--members", "a=hashing:32,b=hashing:32:1"]
+    arguments += ["--pairs", tmp_path / "pairs.jsonl", "--out", tmp_path / "out.json"]
+    arguments += ["--cache", tmp_path / "cache"]
+    first = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert first.exit_code == 0, first.output
+    content = json.loads((tmp_path / "out.json").read_text())
+    row = content["sets"]["small"]
+    assert set(row) == {
+        "a", "b", "uniform-average", "uniform-fusion", "rrf", "uec-diag", "uec-kron", "uec",
+    }  # fmt: skip
+    assert all(system["queries"] == 10 for system in row.values())
+    assert 0.3 < row["uniform-fusion"]["nDCG@10"] <= 1.0
+    assert content["average"]["uec"]["MRR"] == row["uec"]["MRR"]
+    lines = (tmp_path / "out.runs" / "small" / "uec.trec").read_text().splitlines()
+    assert lines[0].split()[1:4:2] == ["Q0", "1"] and len(lines) == 600
+    # Encodings kept by the first run give the same figures in a second.
+    CliRunner().invoke(main, [str(a) for a in arguments])
+    assert json.loads((tmp_path / "out.json").read_text())["sets"] == content["sets"]
+
+
+def test_a_member_equals_sentence_transformers_and_brute_force(data_dir, tmp_path):
+    packaged = pytest.importorskip("uec.encoders.packaged", reason="needs the extra 'demo'")
+    from sentence_transformers import SentenceTransformer
+
+    from benchmarks.run_local import evaluate_set
+    from uec.fitting import fit_ensemble
+    from uec.laplace import FitSettings
+    from uec.records import MemberSpec
+
+    whole = datasets.load_set(data_dir, "trecqa-wang")
+    spec = MemberSpec("paraphrase", "pkg:paraphrase")
+    pairs = datasets.english_pairs(data_dir, 60)
+    ensemble = fit_ensemble([spec], {"paraphrase": pairs}, FitSettings())
+    got = evaluate_set(ensemble, whole, tmp_path / "runs")["paraphrase"]
+
+    model = SentenceTransformer(str(packaged.materialise("paraphrase")), local_files_only=True)
+    encode = lambda texts: model.encode(texts, normalize_embeddings=True)  # noqa: E731
+    similarity = (
+        encode([q.text for q in whole.queries]) @ encode([d.passage for d in whole.corpus]).T
+    )
+    run = {
+        query.query_id: {
+            document.doc_id: float(s) for document, s in zip(whole.corpus, row, strict=True)
+        }
+        for query, row in zip(whole.queries, similarity, strict=True)
+    }
+    expected = measures.summary(measures.per_query("plain", run, whole.qrels))
+    assert got["nDCG@10"] == pytest.approx(expected["nDCG@10"], abs=1e-4)
+    assert got["Recall@100"] == pytest.approx(expected["Recall@100"], abs=1e-4)
