@@ -184,8 +184,8 @@ def test_info(client: Client, retriever: Retriever) -> None:
         "top_k": 10,
         "n_candidates": 1000,
         "posterior": "kron",
-        "temperature": 1.0,
-        "beta": 1.0,
+        "temperature": float("inf"),
+        "beta": 0.1,
         "fusion": "concat",
         "explain": False,
     }

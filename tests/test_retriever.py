@@ -44,7 +44,7 @@ def brute_force(retriever, query: str, options: SearchOptions) -> list[tuple[flo
 
 @pytest.mark.parametrize("posterior", ["diag", "kron"])
 def test_search_equals_brute_force(retriever, posterior):
-    options = SearchOptions(top_k=20, posterior=posterior)
+    options = SearchOptions(top_k=20, posterior=posterior, beta=1.0)
     for query in QUERIES:
         ranking = retriever.search([query], options)[0]
         expected = brute_force(retriever, query, options)[:20]

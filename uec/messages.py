@@ -195,16 +195,20 @@ def read_timings(message: Sequence[pb.StageTiming]) -> dict[str, float]:
 
 def read_info(message: pb.InfoResponse) -> ServiceInfo:
     """What a server says of itself."""
-    enums = {
-        "posterior": _enum_name(pb.Posterior, message.defaults.posterior),
-        "fusion": _enum_name(pb.Fusion, message.defaults.fusion),
+    defaults = message.defaults
+    exact = {
+        "posterior": _enum_name(pb.Posterior, defaults.posterior),
+        "fusion": _enum_name(pb.Fusion, defaults.fusion),
+        # JSON spells infinity as text.
+        "temperature": defaults.temperature,
+        "beta": defaults.beta,
     }
     return ServiceInfo(
         members=tuple(_as_mapping(member) for member in message.members),
         index_fingerprint=message.index_fingerprint,
         n_documents=message.n_documents,
         stored_variance=message.stored_variance,
-        defaults=_as_mapping(message.defaults) | enums,
+        defaults=_as_mapping(defaults) | exact,
         limits=_as_mapping(message.limits),
         versions=dict(message.versions),
     )
