@@ -22,7 +22,7 @@ from uec.audits.densities import (  # noqa: E402
 )
 from uec.errors import InputError  # noqa: E402
 
-# FLARE is unfinished: its bounds on small samples are still being settled, so a miss is reported and
+# FLARE is unfinished: bounds on small samples are still being settled. A miss is reported and
 # does not stop a landing.
 pytestmark = pytest.mark.xfail(reason="FLARE is unfinished", strict=False)
 
@@ -151,7 +151,7 @@ def test_high_dimensions_do_no_harm_where_the_intrinsic_one_is_low():
             estimate(source, target, name, n_components=16) / truth for name in ("flare", "emir")
         ]
         assert found[noise][0] > found[noise][1] + 0.1
-    flow, mixture = (
+    flow, _mixture = (
         np.array(list(found.values())).T * 8 * np.log(1 + 1 / np.array(list(found)) ** 2)
     )
     assert flow[0] > flow[1] > flow[2] > 0
