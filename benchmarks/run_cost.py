@@ -83,8 +83,8 @@ def _index(ensemble: Ensemble, corpus: list[Document], path: Path, cache: Path |
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--set", "set_name", default="scifact", show_default=True)
 @click.option("--members", default="minilm,paraphrase,e5", show_default=True)
-@click.option("--n-texts", default=96, show_default=True)
-@click.option("--n-rounds", default=7, show_default=True)
+@click.option("--n-texts", default=32, show_default=True)
+@click.option("--n-rounds", default=5, show_default=True)
 @click.option("--n-queries", default=50, show_default=True)
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
@@ -100,7 +100,7 @@ def main(
 ) -> None:
     """Write FILE.json with both parts."""
     specs = parse_members(members)
-    pairs = datasets.english_pairs(data, 1500)
+    pairs = datasets.english_pairs(data, 300)
     ensemble = fit_ensemble(specs, {spec.name: pairs for spec in specs}, FitSettings())
     dataset = datasets.load_set(data, set_name)
     texts = [document.passage for document in dataset.corpus[:n_texts]]
