@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from uec.retriever import Retriever
 
 MEMBERS = (
-    MemberSpec("minilm", "pkg:minilm", max_length=128),
-    MemberSpec("paraphrase", "pkg:paraphrase", max_length=128),
-    MemberSpec("e5", "pkg:e5", max_length=128),
+    MemberSpec("minilm", "pkg:minilm", max_length=64),
+    MemberSpec("paraphrase", "pkg:paraphrase", max_length=64),
+    MemberSpec("e5", "pkg:e5", max_length=64),
 )
-"""Cut at 128 tokens, the first paragraphs of a docstring, for the sake of time."""
+"""Cut at 64 tokens, about the first paragraph of a docstring, for the sake of time."""
 
 QUESTIONS = (
     "How do I turn a JSON string into Python objects?",
@@ -45,7 +45,7 @@ DEPTH = 100
 
 N_DOCUMENTS = 3000
 N_QUERIES = 600
-N_PAIRS = 400
+N_PAIRS = 300
 
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "__pycache__"}
 """Folders of the standard library that document nothing a user calls."""
