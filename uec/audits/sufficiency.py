@@ -196,7 +196,7 @@ def reduce_source(
     Up to half are the main directions of the ridge prediction of the target, the others the main
     principal components of the source. Departure: the paper learns A; with about a thousand texts a
     free A of hundreds of inputs a row fits them by heart (on 1,180 sentences 2.0 of the 6.9 nats
-    that the ridge plug-in finds held out; 5.2 with this one). By data processing a fixed A can
+    that the ridge plug-in finds held out). By data processing a fixed A can
     only lower the information. Training rows get leave-one-out predictions, as unseen rows do.
     """
     from sklearn.decomposition import PCA
