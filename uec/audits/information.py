@@ -79,8 +79,8 @@ def _conditioned(marginal: Density, _: int, n_source: int) -> Density:
 
 
 # A high rate and some patience: slower rates find no more, and with less patience a fit may stop
-# before the branch has left zero. Chosen among some thirty variants by the information on *test* rows
-# of two corpora, so figures on those corpora favour the flow; the ridge baseline was not tuned.
+# before the branch has left zero. Chosen among some thirty variants by the information on *test*
+# rows of two corpora, so figures there favour the flow; the ridge baseline was not tuned.
 _FLOW = Family(
     CouplingFlow,
     _conditioned,
