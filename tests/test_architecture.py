@@ -29,7 +29,6 @@ TESTED_ELSEWHERE = {
     "uec/messages.py": "test_client",
     "uec/posterior.py": "test_laplace",
     "uec/records.py": "test_retriever",
-    "uec/selfretrieval.py": "test_ensemble",
 }
 
 MAX_LINES = 335

@@ -12,7 +12,6 @@ from uec.errors import InputError, MismatchError, NotFoundError
 from uec.fitting import HELD_OUT_SHARE, fingerprint, fit_ensemble
 from uec.laplace import FitSettings
 from uec.records import POSTERIOR_KINDS, MemberSpec, Pair
-from uec.selfretrieval import sentence_pairs
 
 
 def test_save_and_load_change_nothing(ensemble, texts, tmp_path):
@@ -121,22 +120,3 @@ def test_fingerprints_tell_pairs_apart():
     assert fingerprint(one) == fingerprint([Pair("ab", "c")])
     # The same letters cut elsewhere.
     assert fingerprint(one) != fingerprint([Pair("a", "bc")])
-
-
-def test_sentence_pairs_part_a_sentence_from_its_passage():
-    documents = [
-        uec.Document("1", "The river is long and wide. It flows to the sea. Boats go there."),
-        uec.Document("2", "One sentence only, with nothing to part."),
-        uec.Document("3", "天气很好，我们去公园散步吧，然后去看电影。今天晚上我们一起吃饭，好吗？"),
-    ]
-    pairs = sentence_pairs(documents * 2, 10, seed=0)
-    assert len(pairs) == len({p.query for p in pairs})
-    for pair in pairs:
-        source = next(d.text for d in documents if pair.query in d.text)
-        assert pair.query not in pair.passage
-        assert all(part.strip() in source for part in pair.passage.split(". "))
-
-
-def test_sentence_pairs_need_sentences():
-    with pytest.raises(InputError, match="only 0 documents"):
-        sentence_pairs([uec.Document("1", "no end")], 10, seed=0)

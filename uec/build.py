@@ -19,9 +19,10 @@ from typing import BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from uec import storage
+from uec.calibration import Calibration
 from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, MemberEncoding, encode_member
-from uec.errors import EmbeddingError, InputError
+from uec.errors import EmbeddingError, InputError, MismatchError
 from uec.records import POSTERIOR_KINDS, Document
 from uec.stores.documents import DocumentWriter
 from uec.stores.faiss import FaissStoreWriter
@@ -103,6 +104,32 @@ def build_index(
         }
         files.close()
         return draft.publish(content)
+
+
+def recalibrate(
+    path: Path, artefact: storage.Artefact, calibration: Calibration
+) -> storage.Artefact:
+    """Publish an index anew with another calibration; vectors and documents stay.
+
+    Args:
+        path: the index folder.
+        artefact: the version that was calibrated, open.
+        calibration: takes the place of the one in it.
+
+    Raises:
+        BusyError: another process is writing this folder.
+        MismatchError: another version was published meanwhile; nothing was changed.
+    """
+    with storage.create(path, "index") as draft:
+        with storage.open_artefact(path, "index", verify=False) as current:
+            if current.fingerprint != artefact.fingerprint:
+                raise MismatchError(
+                    f"{path}: another version was published while this one was calibrated; "
+                    "run `uec calibrate` again"
+                )
+        draft.adopt(artefact)
+        ensemble = {**artefact.content["ensemble"], "calibration": calibration.to_json()}
+        return draft.publish({**artefact.content, "ensemble": ensemble})
 
 
 class _Writer:

@@ -74,11 +74,13 @@ class Calibration:
         log_prior: (k,) log prior weight of each member, in the ensemble's order.
         temperature: T of `uec.weights.member_weights`.
         beta: weight of the variance in `uec.similarity.probit`.
+        report: what `uec.calibrating` measured, JSON-able; None where nothing was.
     """
 
     log_prior: Float[np.ndarray, " k"]
     temperature: float = DEFAULT_TEMPERATURE
     beta: float = DEFAULT_BETA
+    report: Mapping[str, Any] | None = None
 
     @classmethod
     def uniform(cls, n_members: int) -> Calibration:
@@ -91,13 +93,16 @@ class Calibration:
             "log_prior": [_written(value) for value in self.log_prior.tolist()],
             "temperature": _written(self.temperature),
             "beta": self.beta,
+            "report": None if self.report is None else dict(self.report),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """Inverse of `to_json`."""
         log_prior = np.array([float(value) for value in content["log_prior"]])
-        return cls(log_prior, float(content["temperature"]), float(content["beta"]))
+        return cls(
+            log_prior, float(content["temperature"]), float(content["beta"]), content.get("report")
+        )
 
 
 def _written(value: float) -> float | str:

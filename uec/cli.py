@@ -22,6 +22,7 @@ from uec.errors import InputError, UECError
 from uec.records import FUSIONS, POSTERIOR_KINDS
 
 if TYPE_CHECKING:
+    from uec.calibration import Calibration
     from uec.laplace import FitSettings
     from uec.records import MemberSpec, Pair, Ranking
 
@@ -170,7 +171,21 @@ def _fit(
     help="full also stores every variance, three times the size; for comparison.",
 )
 @click.option("--batch-size", default=32, show_default=True, help="Texts a forward pass.")
-def index(ensemble_path: Path, corpus: Path, out: Path, variance: str, batch_size: int) -> None:
+@click.option(
+    "--calibrate/--no-calibrate",
+    "calibrated",
+    default=True,
+    show_default=True,
+    help="Learn each member's weight on this corpus afterwards, as `uec calibrate` does.",
+)
+def index(
+    ensemble_path: Path,
+    corpus: Path,
+    out: Path,
+    variance: str,
+    batch_size: int,
+    calibrated: bool,
+) -> None:
     """Embed a corpus with every member and write an index folder."""
     from uec.build import build_index
     from uec.ensemble import Ensemble
@@ -192,6 +207,75 @@ def index(ensemble_path: Path, corpus: Path, out: Path, variance: str, batch_siz
         if cut:
             click.echo(f"note: {name} cut {cut} of {n} documents to its maximum length", err=True)
     click.echo(f"wrote index {out}: {n} documents (fingerprint {artefact.fingerprint[:12]})")
+    if calibrated:
+        try:
+            _calibrate(out)
+        except InputError as error:
+            click.echo(f"note: the index is not calibrated: {error}", err=True)
+
+
+@main.command()
+@click.option("--index", "index_path", type=FOLDER, required=True, help="From `uec index`.")
+@click.option("--n-spans", type=int, help="Pieces of text to look for. [default: 400]")
+@click.option("--posterior", type=click.Choice(POSTERIOR_KINDS), default="kron", show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def calibrate(index_path: Path, **settings: Any) -> None:
+    """Learn how far each member can be trusted on an index's corpus, without labels.
+
+    Pieces of the corpus are looked for, as they stand and with the piece cut out of its document;
+    members that find them weigh more. The index is published anew with the weights.
+    """
+    _calibrate(index_path, **{name: value for name, value in settings.items() if value is not None})
+
+
+def _calibrate(path: Path, **settings: Any) -> None:
+    from uec import calibrating
+    from uec.build import recalibrate
+    from uec.retriever import Retriever
+
+    retriever = Retriever.open(path)
+    n_spans = settings.pop("n_spans", calibrating.N_SPANS)
+    total = 2 * min(n_spans, len(retriever.index)) * len(retriever.ensemble.members)
+    with _progress("calibrating", total) as advance:
+        calibration = calibrating.calibrate(
+            retriever, n_spans=n_spans, progress=advance, **settings
+        )
+    artefact = recalibrate(path, retriever.index.artefact, calibration)
+    show_calibration(calibration)
+    click.echo(f"calibrated index {path} (fingerprint {artefact.fingerprint[:12]})")
+
+
+def show_calibration(calibration: Calibration) -> None:
+    """Print what a calibration found, for a person."""
+    report = calibration.report
+    assert report is not None
+    _table(
+        ("member", "weight", "finds a quotation", "fills a gap", "trace tells failures"),
+        [
+            (
+                name,
+                f"{member['weight']:.2f}",
+                f"{member['quotation_mrr']:.2f}",
+                f"{member['cloze_mrr']:.2f}",
+                "-" if member["trace_auroc"] is None else f"{member['trace_auroc']:.2f}",
+            )
+            for name, member in report["members"].items()
+        ],
+    )
+    best = report["best_member"]
+    click.echo(
+        f"{report['n_spans']} pieces of text looked for among {report['n_pool']} documents: "
+        f"mean reciprocal rank {report['ensemble_mrr']:.3f} together, "
+        f"{report['best_member_mrr']:.3f} by {best} alone (p = {report['p_value']:.2g})"
+    )
+    if calibration.temperature == float("inf"):
+        click.echo(
+            "the traces do not improve the ranking here: weights are the same for all queries"
+        )
+    else:
+        click.echo(f"the traces improve the ranking: temperature {calibration.temperature:g}")
+    if report["ensemble_mrr"] <= report["best_member_mrr"]:
+        click.echo(f"note: the ensemble does not help on this corpus; {best} alone does as well")
 
 
 def _search_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from uec import fusion
+from uec.encoders import Progress
 from uec.ensemble import MemberEncoding
 from uec.errors import InputError
 from uec.fusion import Fused, MemberCandidates, MemberQuery
@@ -199,6 +200,7 @@ class Retriever:
         queries: Sequence[str],
         options: SearchOptions = DEFAULTS,
         timings: dict[str, float] | None = None,
+        progress: Progress | None = None,
     ) -> WeighedQueries:
         """Encode queries with every member and weigh the members for each.
 
@@ -206,10 +208,13 @@ class Retriever:
             queries: n texts.
             options: `posterior`, `temperature` and `weights` count.
             timings: receives the milliseconds of the stages "encode" and "weigh".
+            progress: called with the texts done by each member.
         """
         timings = {} if timings is None else timings
         with _timed(timings, "encode"):
-            members = self.ensemble.encode(queries, "query", kinds=[options.posterior])
+            members = self.ensemble.encode(
+                queries, "query", kinds=[options.posterior], progress=progress
+            )
         with _timed(timings, "weigh"):
             traces = np.stack([m.calibrated[options.posterior] for m in members], axis=1)
             corpora = self.index.corpora

@@ -124,6 +124,17 @@ class Draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def adopt(self, artefact: Artefact) -> None:
+        """Take over every file of a published version, which stays as it is.
+
+        Hard links where the file system has them, copies where not: published files never change.
+        """
+        for name in artefact.manifest["files"]:
+            try:
+                os.link(artefact.file(name), self.path(name))
+            except OSError:
+                shutil.copyfile(artefact.file(name), self.path(name))
+
     def publish(self, content: Mapping[str, Any]) -> Artefact:
         """Make everything written so far the folder's current version.
 
