@@ -50,15 +50,23 @@ def summary(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     return {**means, "queries": len(next(iter(values.values())))}
 
 
-def paired_p_value(a: np.ndarray, b: np.ndarray, seed: int = 0, n_draws: int = 10_000) -> float:
+def paired_p_value(*differences: np.ndarray, seed: int = 0, n_draws: int = 10_000) -> float:
     """Two-sided randomisation test of the mean difference of two systems over the same queries.
 
     Signs of the per-query differences are flipped at random (Smucker et al. 2007, CIKM).
+
+    Args:
+        differences: one array a set of queries; each set's mean counts the same.
+        seed: of the signs.
+        n_draws: of the signs; the least p is one over it.
     """
-    difference = a - b
-    observed = abs(difference.mean())
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (n_draws, len(difference)))
-    extreme = np.abs((signs @ difference) / len(difference)) >= observed - 1e-12
+    rng = np.random.default_rng(seed)
+    observed = abs(np.mean([difference.mean() for difference in differences]))
+    drawn = np.zeros(n_draws)
+    for difference in differences:
+        signs = rng.integers(0, 2, (n_draws, len(difference)), dtype=np.int8)
+        drawn += 2 * (signs @ difference.astype(np.float32)) / len(difference) - difference.mean()
+    extreme = np.abs(drawn / len(differences)) >= observed - 1e-6
     return float((extreme.sum() + 1) / (n_draws + 1))
 
 

@@ -11,21 +11,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
-from benchmarks.systems import systems
+from benchmarks.systems import fixed_weight_runs, systems
 from uec.build import build_index
+from uec.calibrating import calibrate
 from uec.ensemble import Ensemble
-from uec.fitting import fit_ensemble
+from uec.fitting import fingerprint, fit_ensemble
 from uec.laplace import FitSettings
+from uec.manifest import require_equal
 from uec.readers import read_pairs
 from uec.records import MemberSpec, Pair
 from uec.retriever import Retriever
+
+MAIN = "nDCG@10"
+"""The measure of the tests and oracles."""
 
 
 def parse_members(text: str) -> list[MemberSpec]:
@@ -37,23 +45,118 @@ def parse_members(text: str) -> list[MemberSpec]:
     return specs
 
 
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """What one set gave.
+
+    Attributes:
+        table: system to measure to mean.
+        per_query: system to (n,) nDCG@10 in the order of the queries.
+        calibrations: seed to the calibration's report.
+        oracles: figures that need the labels, by name.
+    """
+
+    table: dict[str, dict[str, float]]
+    per_query: dict[str, np.ndarray]
+    calibrations: dict[str, Mapping[str, Any]]
+    oracles: dict[str, Any]
+
+
 def evaluate_set(
-    ensemble: Ensemble, dataset: datasets.RetrievalSet, runs: Path
-) -> dict[str, dict[str, float]]:
-    """Build an index of one set, ask it for every system, and measure."""
+    ensemble: Ensemble, dataset: datasets.RetrievalSet, runs: Path, seeds: Sequence[int] = (0,)
+) -> SetResult:
+    """Build an index of one set, calibrate it, ask it for every system, and measure.
+
+    The first seed's calibration is "uec" with all its variants; the others are "uec, seed N".
+    """
     with tempfile.TemporaryDirectory() as folder:
         located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
         build_index(ensemble, located, Path(folder) / "index")
         retriever = Retriever.open(Path(folder) / "index", verify=False)
         # Opening loads the encoders again; the systems share the ones that remember.
         retriever.ensemble = ensemble
-        table = {}
-        for name, system in systems(retriever).items():
-            run = system(retriever, dataset.queries)
+        first, *others = [calibrate(retriever, seed=seed) for seed in seeds]
+        asked = systems(retriever, first)
+        for seed, calibration in zip(seeds[1:], others, strict=True):
+            asked[f"uec, seed {seed}"] = systems(retriever, calibration)["uec"]
+        table, per_query = {}, {}
+        for name, system in asked.items():
+            run = system(dataset.queries)
             measures.write_trec(runs / dataset.name / f"{name}.trec", name, run)
             values = measures.per_query(f"{dataset.name}/{name}", run, dataset.qrels)
             table[name] = measures.summary(values)
-    return table
+            per_query[name] = np.array([values[MAIN][q.query_id] for q in dataset.queries])
+        reports = {
+            str(seed): calibration.report or {}
+            for seed, calibration in zip(seeds, [first, *others], strict=True)
+        }
+        oracles = _oracles(retriever, dataset, per_query)
+    return SetResult(table, per_query, reports, oracles)
+
+
+def _oracles(
+    retriever: Retriever, dataset: datasets.RetrievalSet, per_query: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """Upper bounds by labels: the best member of the set, of each query, and the best weights."""
+    names = retriever.ensemble.names
+    means = {name: float(per_query[name].mean()) for name in names}
+    best = max(means, key=lambda name: means[name])
+    grid = {}
+    for weights, run in fixed_weight_runs(retriever, dataset.queries):
+        values = measures.per_query("grid", run, dataset.qrels)[MAIN]
+        grid[json.dumps(weights)] = float(np.mean(list(values.values())))
+    weights_of_best = max(grid, key=lambda key: grid[key])
+    return {
+        "best member": best,
+        "best member of the set": means[best],
+        "best member of each query": float(np.max([per_query[n] for n in names], axis=0).mean()),
+        "best fixed weights": grid[weights_of_best],
+        "weights": json.loads(weights_of_best),
+    }
+
+
+def compare(results: Mapping[str, SetResult], system: str) -> dict[str, Any]:
+    """A system against each set's best member, and its average against every other's.
+
+    Args:
+        results: by set.
+        system: name of the system.
+    """
+    by_set = {}
+    for set_name, result in results.items():
+        best = result.oracles["best member"]
+        difference = result.per_query[system] - result.per_query[best]
+        by_set[set_name] = {
+            "best member": best,
+            "difference": float(difference.mean()),
+            "p_value": measures.paired_p_value(difference),
+            "queries": len(difference),
+        }
+    others = [name for name in next(iter(results.values())).per_query if name != system]
+    averages = {
+        other: [r.per_query[system] - r.per_query[other] for r in results.values()]
+        for other in others
+    }
+    averages["best member of each set"] = [
+        r.per_query[system] - r.per_query[r.oracles["best member"]] for r in results.values()
+    ]
+    return {
+        "by set": by_set,
+        "average": {
+            other: {
+                "difference": float(np.mean([d.mean() for d in differences])),
+                "p_value": measures.paired_p_value(*differences),
+            }
+            for other, differences in averages.items()
+        },
+    }
+
+
+def _require_fit(ensemble: Ensemble, specs: Sequence[MemberSpec], pairs: Sequence[Pair]) -> None:
+    """Refuse a kept ensemble of other members or other pairs."""
+    expected = {spec.name: [spec.model, fingerprint(pairs)] for spec in specs}
+    got = {m.name: [m.spec.model, m.fit["pairs_sha256"]] for m in ensemble.members}
+    require_equal("members", got, expected)
 
 
 @click.command()
@@ -62,7 +165,14 @@ def evaluate_set(
 @click.option("--members", required=True, help="Packaged names or NAME=MODEL, comma separated.")
 @click.option("--pairs", type=click.Path(path_type=Path, exists=True), help="Pairs to fit on.")
 @click.option("--n-pairs", default=1500, show_default=True)
+@click.option(
+    "--ensemble",
+    "ensemble_path",
+    type=click.Path(path_type=Path),
+    help="Use the ensemble in this folder; fit it and keep it there if there is none.",
+)
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
+@click.option("--seeds", default="0", show_default=True, help="Of the calibration; a,b,c.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     data: Path,
@@ -70,7 +180,9 @@ def main(
     members: str,
     pairs: Path | None,
     n_pairs: int,
+    ensemble_path: Path | None,
     cache: Path | None,
+    seeds: str,
     out: Path,
 ) -> None:
     """Write FILE.json with every measure of every system on every set."""
@@ -79,19 +191,30 @@ def main(
         list(read_pairs(pairs))[:n_pairs] if pairs else datasets.english_pairs(data, n_pairs)
     )
     settings = FitSettings()
-    click.echo(f"fitting {len(specs)} members on {len(competence)} pairs", err=True)
-    ensemble = fit_ensemble(specs, {spec.name: competence for spec in specs}, settings)
-    results: dict[str, dict[str, dict[str, float]]] = {}
+    if ensemble_path is not None and ensemble_path.exists():
+        ensemble = Ensemble.load(ensemble_path)
+    else:
+        click.echo(f"fitting {len(specs)} members on {len(competence)} pairs", err=True)
+        ensemble = fit_ensemble(specs, {spec.name: competence for spec in specs}, settings)
+        if ensemble_path is not None:
+            ensemble.save(ensemble_path)
+    _require_fit(ensemble, specs, competence)
+    results: dict[str, SetResult] = {}
     for name in sets.split(","):
         parts = [datasets.load_set(data, part) for part in name.split("+")]
         dataset = parts[0] if len(parts) == 1 else datasets.pool(name, parts)
         runs = out.with_suffix(".runs")
-        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs)
-        shown = {system: round(row["nDCG@10"], 4) for system, row in results[name].items()}
+        numbers = [int(seed) for seed in seeds.split(",")]
+        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs, numbers)
+        shown = {system: round(row[MAIN], 4) for system, row in results[name].table.items()}
         click.echo(f"{name}: {shown}", err=True)
+    tables = {name: result.table for name, result in results.items()}
     content = {
-        "sets": results,
-        "average": average(results),
+        "sets": tables,
+        "average": average(tables),
+        "uec against": compare(results, "uec"),
+        "oracles": {name: result.oracles for name, result in results.items()},
+        "calibrations": {name: result.calibrations for name, result in results.items()},
         "settings": {
             "members": {spec.name: spec.model for spec in specs},
             "pairs": str(pairs.name) if pairs else "english pairs of benchmarks.datasets",

@@ -1,45 +1,102 @@
-"""The systems that are compared, each a function from an index and queries to a run.
+"""The systems that are compared, each a function from queries to a run.
 
-Every fused system is the product itself (`Retriever.search`) with other options; only the baselines
-that the product does not offer are written here.
+Every fused system is the product itself (`Retriever.search`) with other options or another
+calibration; only the baselines that the product does not offer are written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.special import logit
 
 from benchmarks.measures import Run
+from uec.calibration import Calibration
+from uec.demo import RRF_K
 from uec.records import Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 
 DEPTH = 100
 """Documents kept a query: enough for Recall@100."""
 
-RRF_K = 60
-"""Constant of reciprocal rank fusion (Cormack et al. 2009, SIGIR)."""
+FUSION_DEPTH = 1000
+"""Documents of each member that a late fusion sees."""
 
-System = Callable[[Retriever, Sequence[Query]], Run]
+GRID_STEP = 0.1
+
+System = Callable[[Sequence[Query]], Run]
 
 
-def systems(retriever: Retriever) -> dict[str, System]:
-    """Every system that an index can be asked for, by name."""
+def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]:
+    """Every system that an index can be asked for, by name.
+
+    Args:
+        retriever: of an index whose ensemble is not calibrated.
+        calibration: what `uec.calibrating.calibrate` made of it.
+    """
     names = retriever.ensemble.names
-    uniform = dict.fromkeys(names, 1.0)
-    table: dict[str, System] = {name: _searched(weights={name: 1.0}, beta=0.0) for name in names}
-    table["uniform-average"] = uniform_average
-    table["uniform-fusion"] = _searched(weights=uniform, beta=0.0)
-    table["rrf"] = reciprocal_rank_fusion
-    table["uec-diag"] = _searched(posterior="diag", temperature=1.0)
-    table["uec-kron"] = _searched(posterior="kron", temperature=1.0)
-    table["uec"] = _searched()
+    equal = Calibration.uniform(len(names))
+    plain = calibrated(retriever, replace(equal, beta=0.0))
+    paper = calibrated(retriever, replace(equal, temperature=1.0, beta=1.0))
+    uec = calibrated(retriever, calibration)
+    table: dict[str, System] = {name: _searched(plain, weights={name: 1.0}) for name in names}
+    table |= {
+        "uniform-average": lambda queries: uniform_average(plain, queries),
+        "uniform-fusion": _searched(plain),
+        "rrf": lambda queries: late_fusion(plain, queries, _reciprocal_rank),
+        "dbsf": lambda queries: late_fusion(plain, queries, _three_sigma),
+        "rsf": lambda queries: late_fusion(plain, queries, _min_max),
+    }
+    if len(set(retriever.ensemble.dimensions)) == 1:
+        published: dict[str, Any] = {"fusion": "average", "posterior": "diag"}
+        table |= {
+            "paper": _searched(paper, **published),
+            "paper, similarity off": _searched(paper, **published, beta=0.0),
+            "paper, coefficients off": _searched(paper, **published, temperature=np.inf),
+        }
+    table |= {
+        "traces, diagonal": _searched(paper, posterior="diag", beta=0.0),
+        "traces, Kronecker": _searched(paper, beta=0.0),
+        "uec": _searched(uec),
+        "uec, correlation off": _searched(uec, weights=trusted(calibration)),
+        "uec, quotation alone": _searched(uec, weights=trusted(calibration, ["quotation"])),
+        "uec, cloze alone": _searched(uec, weights=trusted(calibration, ["cloze"])),
+        "uec, beta 0": _searched(uec, beta=0.0),
+        "uec, beta 0.1": _searched(uec, beta=0.1),
+        "uec, beta 1": _searched(uec, beta=1.0),
+        "uec, T = 4": _searched(uec, temperature=4.0),
+        "uec, T = 1": _searched(uec, temperature=1.0),
+        "uec, T = 1, diagonal": _searched(uec, temperature=1.0, posterior="diag"),
+    }
     return table
 
 
-def _searched(**changes: Any) -> System:
-    def run(retriever: Retriever, queries: Sequence[Query]) -> Run:
+def calibrated(retriever: Retriever, calibration: Calibration) -> Retriever:
+    """The same index and encoders with another calibration."""
+    other = copy.copy(retriever)
+    other.ensemble = replace(retriever.ensemble, calibration=calibration)
+    return other
+
+
+def trusted(
+    calibration: Calibration, tasks: Sequence[str] = ("quotation", "cloze"), sharpness: float = 2.0
+) -> dict[str, float]:
+    """Weights by the odds of some tasks, not decorrelated."""
+    assert calibration.report is not None
+    odds = {
+        name: sharpness * sum(float(logit(member[f"{task}_mrr"])) for task in tasks)
+        for name, member in calibration.report["members"].items()
+    }
+    best = max(odds.values())
+    return {name: float(np.exp(value - best)) for name, value in odds.items()}
+
+
+def _searched(retriever: Retriever, **changes: Any) -> System:
+    def run(queries: Sequence[Query]) -> Run:
         texts = [query.text for query in queries]
         rankings = retriever.search(texts, SearchOptions(top_k=DEPTH), **changes)
         return _as_run(queries, rankings)
@@ -63,26 +120,86 @@ def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
     usable = [k for k, d in enumerate(retriever.ensemble.dimensions) if d == width]
     documents = np.sum([everything[:, index.corpora[k].columns] for k in usable], axis=0)
     averaged = np.sum([weighed.members[k].mean for k in usable], axis=0)
-    similarities = averaged @ documents.T
+    return _best(retriever, queries, averaged @ documents.T)
+
+
+def late_fusion(
+    retriever: Retriever,
+    queries: Sequence[Query],
+    normalise: Callable[[np.ndarray], np.ndarray],
+) -> Run:
+    """Sum over members of the normalised scores in their own lists, best first.
+
+    The rules are those of mteb's hybrid search: reciprocal rank, distribution-based and relative
+    score fusion.
+    """
+    texts = [query.text for query in queries]
+    options = SearchOptions(top_k=FUSION_DEPTH, beta=0.0)
+    lists = [
+        retriever.search(texts, options, weights={name: 1.0}) for name in retriever.ensemble.names
+    ]
     run = {}
-    for query, row in zip(queries, similarities, strict=True):
-        best = np.argsort(-row, kind="stable")[:DEPTH]
-        ids = index.documents.ids(best)
-        run[query.query_id] = dict(zip(ids, row[best].tolist(), strict=True))
+    for query, *own in zip(queries, *lists, strict=True):
+        fused: dict[str, float] = {}
+        for ranking in own:
+            scores = normalise(np.array([hit.score for hit in ranking.hits]))
+            for hit, score in zip(ranking.hits, scores.tolist(), strict=True):
+                fused[hit.doc_id] = fused.get(hit.doc_id, 0.0) + score
+        ranked = sorted(fused.items(), key=lambda item: (-item[1], item[0]))
+        run[query.query_id] = dict(ranked[:DEPTH])
     return run
 
 
-def reciprocal_rank_fusion(retriever: Retriever, queries: Sequence[Query]) -> Run:
-    """Sum over members of ``1 / (60 + rank)`` in their own rankings of 1000."""
-    texts = [query.text for query in queries]
-    fused: dict[str, dict[str, float]] = {query.query_id: {} for query in queries}
-    for name in retriever.ensemble.names:
-        options = SearchOptions(top_k=1000, weights={name: 1.0}, beta=0.0)
-        for query, ranking in zip(queries, retriever.search(texts, options), strict=True):
-            scores = fused[query.query_id]
-            for rank, hit in enumerate(ranking.hits, 1):
-                scores[hit.doc_id] = scores.get(hit.doc_id, 0.0) + 1.0 / (RRF_K + rank)
-    return {
-        query_id: dict(sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:DEPTH])
-        for query_id, scores in fused.items()
-    }
+def _reciprocal_rank(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (RRF_K + np.arange(1, len(scores) + 1)))
+
+
+def _three_sigma(scores: np.ndarray) -> np.ndarray:
+    low, width = scores.mean() - 3 * scores.std(), 6 * scores.std()
+    return np.asarray((scores - low) / max(width, 1e-9))
+
+
+def _min_max(scores: np.ndarray) -> np.ndarray:
+    return np.asarray((scores - scores.min()) / max(np.ptp(scores), 1e-9))
+
+
+def fixed_weight_runs(
+    retriever: Retriever, queries: Sequence[Query]
+) -> Iterator[tuple[dict[str, float], Run]]:
+    """Fusion by every fixed weighting of a grid; for an oracle that picks the best by labels."""
+    weighed = retriever.weigh([query.text for query in queries])
+    index, names = retriever.index, retriever.ensemble.names
+    everything = index.store.fetch(np.arange(len(index)))
+    standardised = [
+        (
+            (member.mean @ everything[:, corpus.columns].T - weighed.centre[:, k : k + 1])
+            / weighed.spread[:, k : k + 1]
+        ).astype(np.float32)
+        for k, (member, corpus) in enumerate(zip(weighed.members, index.corpora, strict=True))
+    ]
+    for weights in _simplex(len(names), round(1 / GRID_STEP)):
+        pairs = zip(weights, standardised, strict=True)
+        fused = sum(np.float32(w * GRID_STEP) * own for w, own in pairs)
+        run = _best(retriever, queries, np.asarray(fused), depth=10)
+        yield dict(zip(names, (w * GRID_STEP for w in weights), strict=True)), run
+
+
+def _simplex(parts: int, total: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for others in _simplex(parts - 1, total - first):
+            yield (first, *others)
+
+
+def _best(
+    retriever: Retriever, queries: Sequence[Query], scores: np.ndarray, depth: int = DEPTH
+) -> Run:
+    depth = min(depth, scores.shape[1])
+    run = {}
+    for query, row in zip(queries, scores, strict=True):
+        best = np.argpartition(-row, depth - 1)[:depth]
+        ids = retriever.index.documents.ids(best)
+        run[query.query_id] = dict(zip(ids, row[best].tolist(), strict=True))
+    return run

@@ -58,6 +58,7 @@ def test_the_whole_demo_with_hashing_encoders(data, tmp_path, monkeypatch):
         progress,
         lambda headers, rows: tables.append(rows),
         lambda ranking: said.append(ranking.query),
+        lambda calibration: said.append(f"calibrated on {calibration.report['n_spans']} spans"),
     )
     demo.run(tmp_path, screen)
     assert set(demo.QUESTIONS) <= set(said)

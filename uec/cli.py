@@ -376,7 +376,7 @@ def demo(keep: Path | None) -> None:
     """Fit, index, serve and search this Python's own docstrings with three real encoders."""
     from uec.demo import Screen, run
 
-    run(keep, Screen(click.echo, _progress, _table, show_ranking))
+    run(keep, Screen(click.echo, _progress, _table, show_ranking, show_calibration))
 
 
 def show_ranking(ranking: Ranking) -> None:

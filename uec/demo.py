@@ -22,6 +22,7 @@ import numpy as np
 from uec.records import Document, MemberSpec, Pair, Query, Ranking, SearchOptions
 
 if TYPE_CHECKING:
+    from uec.calibration import Calibration
     from uec.retriever import Retriever
 
 MEMBERS = (
@@ -40,12 +41,16 @@ QUESTIONS = (
 )
 """Three in English, one in German and one in Chinese, which only the multilingual member reads."""
 
+RRF_K = 60
+"""Constant of reciprocal rank fusion (Cormack et al. 2009, SIGIR)."""
+
 DEPTH = 100
 """Hits a query in the evaluation; a docstring below them counts as not found."""
 
 N_DOCUMENTS = 3000
 N_QUERIES = 600
 N_PAIRS = 300
+N_SPANS = 200
 
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo", "__pycache__"}
 """Folders of the standard library that document nothing a user calls."""
@@ -143,12 +148,14 @@ class Screen:
         progress: a progress bar with a label and a total.
         table: prints headers and rows.
         ranking: prints one ranking.
+        calibration: prints what a calibration found.
     """
 
     say: Callable[[str], None]
     progress: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
     table: Callable[[tuple[str, ...], list[tuple[Any, ...]]], None]
     ranking: Callable[[Ranking], None]
+    calibration: Callable[[Calibration], None]
 
 
 def run(keep: Path | None, screen: Screen) -> None:
@@ -179,9 +186,11 @@ def run(keep: Path | None, screen: Screen) -> None:
 
 
 def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
-    from uec.build import build_index
+    from uec.build import build_index, recalibrate
+    from uec.calibrating import calibrate
     from uec.fitting import fit_ensemble
     from uec.laplace import FitSettings
+    from uec.retriever import Retriever
 
     screen.say(
         f"1. Fitting {len(MEMBERS)} encoders on {len(data.pairs)} pairs "
@@ -193,10 +202,18 @@ def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
             MEMBERS, {spec.name: data.pairs for spec in MEMBERS}, FitSettings(), progress=advance
         )
     ensemble.save(folder / "ensemble")
-    screen.say(f"2. Indexing {len(data.corpus)} docstrings of this Python's standard library")
+    screen.say(
+        f"2. Indexing {len(data.corpus)} docstrings of this Python's standard library, "
+        "and learning whom to trust on them"
+    )
     located = [(f"docstring {i}", document) for i, document in enumerate(data.corpus)]
     with screen.progress("indexing", len(data.corpus)) as advance:
         build_index(ensemble, located, folder / "index", progress=advance)
+    retriever = Retriever.open(folder / "index", verify=False)
+    with screen.progress("calibrating", 2 * len(MEMBERS) * N_SPANS) as advance:
+        calibration = calibrate(retriever, n_spans=N_SPANS, progress=advance)
+    recalibrate(folder / "index", retriever.index.artefact, calibration)
+    screen.calibration(calibration)
 
 
 def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
@@ -244,11 +261,11 @@ def _evaluate(data: DemoData, retriever: Retriever, screen: Screen) -> None:
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]]) -> list[str]:
-    """Order documents by the sum of ``1 / (60 + rank)`` (Cormack et al. 2009, SIGIR)."""
+    """Order documents by the sum of ``1 / (RRF_K + rank)``."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, doc_id in enumerate(ranking, 1):
-            scores[doc_id] = scores.get(doc_id, 0.0) + 1 / (60 + rank)
+            scores[doc_id] = scores.get(doc_id, 0.0) + 1 / (RRF_K + rank)
     return sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))
 
 
