@@ -9,6 +9,7 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 from ir_measures import RR, R, nDCG
+from scipy.integrate import trapezoid
 
 from uec.errors import InputError
 
@@ -68,6 +69,55 @@ def paired_p_value(*differences: np.ndarray, seed: int = 0, n_draws: int = 10_00
         drawn += 2 * (signs @ difference.astype(np.float32)) / len(difference) - difference.mean()
     extreme = np.abs(drawn / len(differences)) >= observed - 1e-6
     return float((extreme.sum() + 1) / (n_draws + 1))
+
+
+def calibration_error(
+    probabilities: np.ndarray, relevant: np.ndarray, n_bins: int = 10
+) -> dict[str, float]:
+    """How far probabilities are from the shares that come true.
+
+    Args:
+        probabilities: (n,) in 0..1.
+        relevant: (n,) 0 or 1.
+        n_bins: of equal width.
+
+    Returns:
+        "ECE": mean over the hits of the distance, in their bin, of mean probability and share
+        (Guo et al. 2017, ICML); "Var-ECE": variance of that distance over the hits, high where the
+        error is that of a few bins.
+    """
+    bins = np.minimum((probabilities * n_bins).astype(int), n_bins - 1)
+    distance = np.empty(len(bins))
+    for b in np.unique(bins):
+        within = bins == b
+        distance[within] = abs(probabilities[within].mean() - relevant[within].mean())
+    return {"ECE": float(distance.mean()), "Var-ECE": float(distance.var())}
+
+
+ABSTENTION_RATES = np.linspace(0, 1, 11)[:-1]
+
+
+def normalised_abstention_auc(confidence: np.ndarray, values: np.ndarray) -> float:
+    """What a confidence is worth for leaving out the queries that go wrong: mteb's nAUC.
+
+    Area under the mean value of the queries kept, over the share left out (0 to 90 %), between that
+    of leaving out at random (0) and by the value itself (1); Gisserot-Boukhlef et al. 2024
+    (arXiv 2402.12997).
+
+    Args:
+        confidence: (n,) higher for queries to keep.
+        values: (n,) the measure, such as nDCG@10.
+    """
+
+    def area(by: np.ndarray) -> float:
+        kept = values[np.argsort(by, kind="stable")]
+        n_left_out = np.minimum(np.round(ABSTENTION_RATES * len(kept)).astype(int), len(kept) - 1)
+        curve = [kept[n:].mean() for n in n_left_out]
+        return float(trapezoid(curve, ABSTENTION_RATES))
+
+    flat = float(values.mean() * (ABSTENTION_RATES[-1] - ABSTENTION_RATES[0]))
+    best = area(values)
+    return (area(confidence) - flat) / (best - flat) if best > flat else 0.0
 
 
 def write_trec(path: Path, tag: str, run: Run) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
-from benchmarks.systems import fixed_weight_runs, systems
+from benchmarks.systems import calibrated, fixed_weight_runs, systems
 from uec.build import build_index
 from uec.calibrating import calibrate
 from uec.ensemble import Ensemble
@@ -54,12 +54,14 @@ class SetResult:
         per_query: system to (n,) nDCG@10 in the order of the queries.
         calibrations: seed to the calibration's report.
         oracles: figures that need the labels, by name.
+        confidence: how far probabilities and confidences can be trusted, by name.
     """
 
     table: dict[str, dict[str, float]]
     per_query: dict[str, np.ndarray]
     calibrations: dict[str, Mapping[str, Any]]
     oracles: dict[str, Any]
+    confidence: dict[str, float]
 
 
 def evaluate_set(
@@ -91,7 +93,52 @@ def evaluate_set(
             for seed, calibration in zip(seeds, [first, *others], strict=True)
         }
         oracles = _oracles(retriever, dataset, per_query)
-    return SetResult(table, per_query, reports, oracles)
+        confidence = _confidence(
+            calibrated(retriever, first), dataset, per_query, oracles["best member"]
+        )
+    return SetResult(table, per_query, reports, oracles, confidence)
+
+
+def _confidence(
+    retriever: Retriever,
+    dataset: datasets.RetrievalSet,
+    per_query: dict[str, np.ndarray],
+    best_member: str,
+) -> dict[str, float]:
+    """Calibration of the ten best hits' probability, and nAUC@10 of several confidences."""
+    texts = [query.text for query in dataset.queries]
+    own = retriever.search(texts)
+    alone = retriever.search(texts, weights={best_member: 1.0}, beta=0.0)
+    relevant = np.array(
+        [
+            [dataset.qrels[query.query_id].get(hit.doc_id, 0) > 0 for hit in ranking.hits]
+            for query, ranking in zip(dataset.queries, own, strict=True)
+        ]
+    )
+    probability = np.array([[hit.probability for hit in ranking.hits] for ranking in own])
+    figures = {
+        f"{name}, {hits}": value
+        for hits, some in (("ten best hits", slice(None)), ("best hit", slice(0, 1)))
+        for name, value in measures.calibration_error(
+            probability[:, some].ravel(), relevant[:, some].ravel().astype(float)
+        ).items()
+    }
+    for system, rankings in (("uec", own), (best_member, alone)):
+        scores = np.array([[hit.score for hit in ranking.hits] for ranking in rankings])
+        variance = np.array([ranking.hits[0].variance for ranking in rankings])
+        confidences = {
+            "score": scores[:, 0],
+            "margin": scores[:, 0] - scores[:, 1],
+            "-sigma": -np.sqrt(variance),
+        }
+        if system == "uec":
+            confidences["probability"] = probability[:, 0]
+        label = "uec" if system == "uec" else "best member"
+        for name, confidence in confidences.items():
+            figures[f"nAUC@10, {label}, {name}"] = measures.normalised_abstention_auc(
+                confidence, per_query[system]
+            )
+    return figures
 
 
 def _oracles(
@@ -213,6 +260,7 @@ def main(
         "sets": tables,
         "average": average(tables),
         "uec against": compare(results, "uec"),
+        "confidence": {name: result.confidence for name, result in results.items()},
         "oracles": {name: result.oracles for name, result in results.items()},
         "calibrations": {name: result.calibrations for name, result in results.items()},
         "settings": {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,18 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
     plain = calibrated(retriever, replace(equal, beta=0.0))
     paper = calibrated(retriever, replace(equal, temperature=1.0, beta=1.0))
     uec = calibrated(retriever, calibration)
+
+    @cache
+    def lists(queries: tuple[Query, ...]) -> list[list[Ranking]]:
+        return member_lists(plain, queries)
+
     table: dict[str, System] = {name: _searched(plain, weights={name: 1.0}) for name in names}
     table |= {
         "uniform-average": lambda queries: uniform_average(plain, queries),
         "uniform-fusion": _searched(plain),
-        "rrf": lambda queries: late_fusion(plain, queries, _reciprocal_rank),
-        "dbsf": lambda queries: late_fusion(plain, queries, _three_sigma),
-        "rsf": lambda queries: late_fusion(plain, queries, _min_max),
+        "rrf": lambda queries: late_fusion(lists(tuple(queries)), queries, _reciprocal_rank),
+        "dbsf": lambda queries: late_fusion(lists(tuple(queries)), queries, _three_sigma),
+        "rsf": lambda queries: late_fusion(lists(tuple(queries)), queries, _min_max),
     }
     if len(set(retriever.ensemble.dimensions)) == 1:
         published: dict[str, Any] = {"fusion": "average", "posterior": "diag"}
@@ -123,8 +129,16 @@ def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
     return _best(retriever, queries, averaged @ documents.T)
 
 
+def member_lists(retriever: Retriever, queries: Sequence[Query]) -> list[list[Ranking]]:
+    """Each member's own best lists: member by member, query by query."""
+    texts = [query.text for query in queries]
+    options = SearchOptions(top_k=FUSION_DEPTH, beta=0.0)
+    names = retriever.ensemble.names
+    return [retriever.search(texts, options, weights={name: 1.0}) for name in names]
+
+
 def late_fusion(
-    retriever: Retriever,
+    lists: list[list[Ranking]],
     queries: Sequence[Query],
     normalise: Callable[[np.ndarray], np.ndarray],
 ) -> Run:
@@ -133,11 +147,6 @@ def late_fusion(
     The rules are those of mteb's hybrid search: reciprocal rank, distribution-based and relative
     score fusion.
     """
-    texts = [query.text for query in queries]
-    options = SearchOptions(top_k=FUSION_DEPTH, beta=0.0)
-    lists = [
-        retriever.search(texts, options, weights={name: 1.0}) for name in retriever.ensemble.names
-    ]
     run = {}
     for query, *own in zip(queries, *lists, strict=True):
         fused: dict[str, float] = {}

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from uec import encoders
-from uec.build import build_index
+from uec.build import build_index, recalibrate
+from uec.calibrating import calibrate
 from uec.calibration import Calibration, TraceScale
 from uec.ensemble import Ensemble, Member
 from uec.index import Index
@@ -59,7 +60,7 @@ def make_member(spec: MemberSpec, seed: int) -> Member:
 
 
 def make_index(folder: Path, models: Sequence[str] = ("hashing:32", "hashing:48:1")) -> Path:
-    """An index folder with one member a model, named a, b, ..."""
+    """A calibrated index folder with one member a model, named a, b, ..."""
     specs = [
         MemberSpec(name, model, max_length=60) for name, model in zip("abc", models, strict=False)
     ]
@@ -69,6 +70,8 @@ def make_index(folder: Path, models: Sequence[str] = ("hashing:32", "hashing:48:
     )
     located = ((f"made:{n}", document) for n, document in enumerate(make_documents()))
     build_index(ensemble, located, folder)
+    retriever = Retriever.open(folder)
+    recalibrate(folder, retriever.index.artefact, calibrate(retriever, n_spans=40))
     return folder
 
 

@@ -49,6 +49,29 @@ def test_randomisation_test_tells_a_difference_from_none():
     assert measures.paired_p_value(a - rng.permutation(a)) > 0.01
 
 
+def test_calibration_error_by_hand_and_labels_carry_it():
+    probabilities = np.array([0.1, 0.1, 0.9, 0.9])
+    # First bin: 0.1 against 0.5; last bin: 0.9 against 1.0.
+    error = measures.calibration_error(probabilities, np.array([0.0, 1.0, 1.0, 1.0]))
+    assert error["ECE"] == pytest.approx((0.4 + 0.1) / 2)
+    assert error["Var-ECE"] == pytest.approx(0.15**2)
+    rng = np.random.default_rng(0)
+    honest = rng.uniform(size=5000)
+    relevant = (rng.uniform(size=5000) < honest).astype(float)
+    assert measures.calibration_error(honest, relevant)["ECE"] < 0.03
+    assert measures.calibration_error(honest, rng.permutation(relevant))["ECE"] > 0.2
+
+
+def test_abstention_is_worth_all_nothing_or_less():
+    rng = np.random.default_rng(0)
+    values = rng.uniform(size=2000)
+    auc = measures.normalised_abstention_auc
+    assert auc(values, values) == pytest.approx(1.0)
+    assert auc(-values, values) < -0.5
+    assert auc(values, rng.permutation(values)) == pytest.approx(0.0, abs=0.1)
+    assert auc(values, np.full(2000, 0.5)) == 0.0
+
+
 def test_auroc_by_hand():
     positive = np.array([True, True, False, False])
     assert auroc(positive, np.array([4.0, 3.0, 2.0, 1.0])) == 1.0
@@ -85,6 +108,9 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     assert oracles["best member of the set"] == pytest.approx(alone)
     assert oracles["best fixed weights"] >= alone - 1e-9
     assert oracles["best member of each query"] >= alone
+    confidence = content["confidence"]["small"]
+    assert 0 <= confidence["ECE, ten best hits"] <= 1
+    assert confidence["nAUC@10, uec, probability"] <= 1
     difference = content["uec against"]["by set"]["small"]["difference"]
     assert difference == pytest.approx(row["uec"]["nDCG@10"] - alone)
     lines = (tmp_path / "out.runs" / "small" / "uec.trec").read_text().splitlines()

@@ -10,12 +10,13 @@ import pytest
 import uec
 from uec import calibrating
 from uec.build import build_index, recalibrate
-from uec.calibrating import TASKS, Views, calibrate, learn, log_prior, view
+from uec.calibrating import calibrate, view
 from uec.calibration import Calibration
 from uec.errors import InputError, MismatchError
 from uec.retriever import Retriever
 from uec.selfretrieval import draw_spans
 from uec.similarity import probit
+from uec.trust import TASKS, Views, learn, log_prior
 
 
 def synthetic(signal, traces=None, n=200, p=60, seed=0):

@@ -40,7 +40,7 @@ def test_fit_index_search_info(files):
         "--out", files / "index",
     )  # fmt: skip
     assert built.exit_code == 0
-    assert "60 documents" in built.output
+    assert "60 documents" in built.output and "60 pieces of text looked for" in built.output
 
     shown = run("search", "--index", files / "index", "--top-k", 3, "--explain", "river")
     assert shown.exit_code == 0
@@ -57,6 +57,52 @@ def test_fit_index_search_info(files):
     assert told.exit_code == 0
     assert "60 documents" in told.output and "hashing:16:1" in told.output
     assert "kind" in json.loads(run("info", "--json", files / "ensemble").output)
+
+
+def test_calibrate_again_or_not_at_all(files):
+    fit(files)
+    index = ("index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl")
+    index += ("--out", files / "index")
+    plain = run(*index, "--no-calibrate")
+    assert "looked for" not in plain.output
+    assert "not calibrated" in run("info", files / "index").output
+    asked = json.loads(run("search", "--index", files / "index", "--json", "river").output)
+    assert asked["weights"] == {"a": 0.5, "b": 0.5} and asked["hits"][0]["probability"] is None
+
+    done = run("calibrate", "--index", files / "index", "--n-spans", 40, "--seed", 1)
+    assert done.exit_code == 0, done.output
+    assert "40 pieces of text looked for among 60 documents" in done.output
+    content = open_artefact(files / "index", "index").content["ensemble"]["calibration"]
+    assert content["report"]["seed"] == 1
+    weights = [member["weight"] for member in content["report"]["members"].values()]
+    asked = json.loads(run("search", "--index", files / "index", "--json", "river").output)
+    assert list(asked["weights"].values()) == pytest.approx(weights)
+    assert 0 < asked["hits"][0]["probability"] < 1
+    assert " p 0." in run("search", "--index", files / "index", "river").output
+    assert "40 pieces of text" in run("info", files / "index").output
+
+
+def test_fitting_on_the_corpus_is_warned_of(files):
+    """The fixture's pairs have the corpus's own texts as passages."""
+    fit(files)
+    built = run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index",
+    )  # fmt: skip
+    for output in (built.output, run("info", files / "index").output):
+        assert "warning: 100% of the text that a's posterior was fitted on" in output
+
+
+def test_a_small_corpus_is_indexed_uncalibrated_and_says_so(files):
+    fit(files)
+    few = "\n".join((files / "corpus.jsonl").read_text().splitlines()[:20])
+    (files / "few.jsonl").write_text(few)
+    index = ("index", "--ensemble", files / "ensemble", "--corpus", files / "few.jsonl")
+    done = run(*index, "--out", files / "index")
+    assert done.exit_code == 0
+    assert "note: the index is not calibrated" in done.output and "20 spans" in done.output
+    refused = run("calibrate", "--index", files / "index")
+    assert refused.exit_code == 1 and "expected at least 30" in refused.output
 
 
 def test_options_reach_the_library(files):

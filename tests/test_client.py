@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,9 @@ def test_search_is_congruent(client: Client, retriever: Retriever, changes: dict
     assert set(got[0].timings_ms) == {"queue", "encode", "weigh", "retrieve", "rerank"}
     assert list(got[0].weights) == ["a", "b"]
     assert got[3].truncated == ("a", "b")
+    # Each hit has its probability unless weights or beta are not those of the calibration.
+    calibrated = changes.get("temperature", math.inf) == math.inf and "weights" not in changes
+    assert (got[0].hits[0].probability is not None) == calibrated
 
 
 def test_search_takes_the_options_of_the_library(client: Client, retriever: Retriever) -> None:
@@ -125,7 +128,8 @@ def test_rerank_by_id_gives_the_scores_of_a_search(client: Client) -> None:
     [searched] = client.search(QUERIES[:1], top_k=60)
     ids = ["d07", "d42", "d00"]
     got = client.rerank_ids(QUERIES[0], ids)
-    expected = [hit for hit in searched.hits if hit.doc_id in ids]
+    # Given documents are not the best of a corpus, so they have no probability.
+    expected = [replace(hit, probability=None) for hit in searched.hits if hit.doc_id in ids]
     assert flat([asdict(hit) for hit in got.hits]) == flat([asdict(hit) for hit in expected])
 
 
@@ -185,7 +189,7 @@ def test_info(client: Client, retriever: Retriever) -> None:
         "n_candidates": 1000,
         "posterior": "kron",
         "temperature": float("inf"),
-        "beta": 0.1,
+        "beta": 0.0,
         "fusion": "concat",
         "explain": False,
     }

@@ -23,6 +23,7 @@ from uec.calibration import Calibration
 from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, MemberEncoding, encode_member
 from uec.errors import EmbeddingError, InputError, MismatchError
+from uec.provenance import Occurrences
 from uec.records import POSTERIOR_KINDS, Document
 from uec.stores.documents import DocumentWriter
 from uec.stores.faiss import FaissStoreWriter
@@ -100,6 +101,7 @@ def build_index(
             "dimensions": dict(zip(ensemble.names, ensemble.dimensions, strict=True)),
             "variance": variance,
             "truncated": writer.truncated,
+            "fit_passages_in_corpus": writer.occurrences.shares(),
             "ensemble": ensemble.write(draft.path),
         }
         files.close()
@@ -155,6 +157,9 @@ class _Writer:
         }
         self._moments = {m.name: CorpusMoments(m.encoder.dimension) for m in ensemble.members}
         self.truncated = dict.fromkeys(ensemble.names, 0)
+        self.occurrences = Occurrences(
+            {m.name: m.fit.get("passage_sample", []) for m in ensemble.members}
+        )
         self.n_documents = 0
 
     def add(self, chunk: list[Located], batch_size: int) -> None:
@@ -173,6 +178,7 @@ class _Writer:
         for member, encoding in zip(self._ensemble.members, encodings, strict=True):
             self._moments[member.name].add(encoding.mean)
             self.truncated[member.name] += int(encoding.truncated.sum())
+        self.occurrences.add(document.passage for _, document in chunk)
         self.n_documents += len(chunk)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ each member, the temperature of the weights and the weight of the variance in th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from uec.errors import InputError
 from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
+from uec.relevance import RelevanceModel
 
 ROLES: tuple[Role, ...] = ("query", "document")
 
@@ -74,12 +75,14 @@ class Calibration:
         log_prior: (k,) log prior weight of each member, in the ensemble's order.
         temperature: T of `uec.weights.member_weights`.
         beta: weight of the variance in `uec.similarity.probit`.
+        relevance: turns scores under these weights into probabilities; None where not learnt.
         report: what `uec.calibrating` measured, JSON-able; None where nothing was.
     """
 
     log_prior: Float[np.ndarray, " k"]
     temperature: float = DEFAULT_TEMPERATURE
     beta: float = DEFAULT_BETA
+    relevance: RelevanceModel | None = None
     report: Mapping[str, Any] | None = None
 
     @classmethod
@@ -93,15 +96,20 @@ class Calibration:
             "log_prior": [_written(value) for value in self.log_prior.tolist()],
             "temperature": _written(self.temperature),
             "beta": self.beta,
+            "relevance": None if self.relevance is None else asdict(self.relevance),
             "report": None if self.report is None else dict(self.report),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """Inverse of `to_json`."""
-        log_prior = np.array([float(value) for value in content["log_prior"]])
+        relevance = content.get("relevance")
         return cls(
-            log_prior, float(content["temperature"]), float(content["beta"]), content.get("report")
+            log_prior=np.array([float(value) for value in content["log_prior"]]),
+            temperature=float(content["temperature"]),
+            beta=float(content["beta"]),
+            relevance=None if relevance is None else RelevanceModel(**relevance),
+            report=content.get("report"),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -206,12 +206,26 @@ def index(
     for name, cut in artefact.content["truncated"].items():
         if cut:
             click.echo(f"note: {name} cut {cut} of {n} documents to its maximum length", err=True)
+    _warn_of_fit_texts(artefact.content)
     click.echo(f"wrote index {out}: {n} documents (fingerprint {artefact.fingerprint[:12]})")
     if calibrated:
         try:
             _calibrate(out)
         except InputError as error:
             click.echo(f"note: the index is not calibrated: {error}", err=True)
+
+
+def _warn_of_fit_texts(content: Mapping[str, Any]) -> None:
+    from uec.provenance import SUSPICIOUS
+
+    for name, share in content.get("fit_passages_in_corpus", {}).items():
+        if share > SUSPICIOUS:
+            click.echo(
+                f"warning: {share:.0%} of the text that {name}'s posterior was fitted on is in "
+                "this corpus. It calls certain whatever it has seen, right or wrong: fit on pairs "
+                "like the encoder's training data instead",
+                err=True,
+            )
 
 
 @main.command()
@@ -340,6 +354,7 @@ def serve(index_path: Path, address: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole manifest.")
 def info(path: Path, as_json: bool) -> None:
     """Say what an ensemble or index folder holds, and check its files."""
+    from uec.calibration import Calibration
     from uec.storage import open_artefact
 
     artefact = open_artefact(path, None)
@@ -352,7 +367,8 @@ def info(path: Path, as_json: bool) -> None:
     click.echo(f"fingerprint {artefact.fingerprint}")
     if kind == "index":
         click.echo(f"{content['n_documents']} documents, {content['variance']} variance")
-    members = content["ensemble"]["members"] if kind == "index" else content["members"]
+    ensemble = content["ensemble"] if kind == "index" else content
+    members = ensemble["members"]
     _table(
         ("member", "model", "dims", "max length", "query prompt", "fit pairs", "pairs sha256"),
         [
@@ -368,6 +384,13 @@ def info(path: Path, as_json: bool) -> None:
             for member in members
         ],
     )
+    if kind == "index":
+        _warn_of_fit_texts(content)
+        calibration = Calibration.from_json(ensemble["calibration"])
+        if calibration.report is None:
+            click.echo("not calibrated: members weigh the same; run `uec calibrate`")
+        else:
+            show_calibration(calibration)
 
 
 @main.command()
@@ -389,9 +412,10 @@ def show_ranking(ranking: Ranking) -> None:
     for rank, hit in enumerate(ranking.hits, 1):
         line = " ".join(f"{hit.document.title} {hit.document.text}".split())
         deviation = hit.variance**0.5
+        probability = "" if hit.probability is None else f"  p {hit.probability:4.2f}"
         click.echo(
-            f"  {rank:2d}. {hit.score:6.3f}  similarity {hit.similarity:5.2f} ± {deviation:4.2f}"
-            f"  {hit.doc_id}: {line[:70]}"
+            f"  {rank:2d}. {hit.score:6.3f}{probability}"
+            f"  similarity {hit.similarity:5.2f} ± {deviation:4.2f}  {hit.doc_id}: {line[:70]}"
         )
         for member in hit.members:
             click.echo(

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from uec import encoders, laplace
+from uec import encoders, laplace, provenance
 from uec.calibration import ROLES, Calibration, TraceScale
 from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, check_specs, check_vectors
@@ -104,6 +104,7 @@ def _fit_member(
         "n_held_out": int(n_held_out),
         "seed": seed,
         "pairs_sha256": fingerprint(pairs),
+        "passage_sample": provenance.sample(pair.passage for pair in pairs),
     }
     return Member(spec, encoder, posteriors, TraceScale.measure(traces), record)
 

@@ -164,6 +164,7 @@ def _hit(message: pb.Hit) -> Hit:
         similarity=message.similarity,
         variance=message.variance,
         document=Document(message.doc_id, message.text, message.title, metadata),
+        probability=message.probability if message.HasField("probability") else None,
         members=tuple(
             MemberHit(member.member, member.similarity, member.standardised, member.trace)
             for member in message.members

@@ -198,6 +198,8 @@ class Hit:
         similarity: mean of the fused similarity, before moderation.
         variance: variance of the fused similarity.
         document: the document as stored.
+        probability: that the document answers the query, by `uec.relevance`; None where the index
+            is not calibrated or the options are not those of its calibration.
         members: what each member says; empty unless asked for.
     """
 
@@ -206,6 +208,7 @@ class Hit:
     similarity: float
     variance: float
     document: Document
+    probability: float | None = None
     members: tuple[MemberHit, ...] = ()
 
 

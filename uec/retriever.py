@@ -28,6 +28,7 @@ from uec.fusion import Fused, MemberCandidates, MemberQuery
 from uec.gaussian import SketchedGaussian
 from uec.index import Index
 from uec.records import Document, Hit, MemberHit, Ranking, SearchOptions
+from uec.relevance import DEPTH, RelevanceModel
 from uec.similarity import probit
 from uec.weights import member_weights, named_weights
 
@@ -115,9 +116,11 @@ class Retriever:
             _, rows = self.index.store.search(
                 self.fused_queries(weighed, options), options.n_candidates
             )
+        relevance = self._relevance(options)
         with _timed(timings, "rerank"):
             rankings = [
-                self._rank_rows(weighed, n, rows[n], options) for n in range(len(weighed.texts))
+                self._rank_rows(weighed, n, rows[n], options, relevance)
+                for n in range(len(weighed.texts))
             ]
         return [replace(ranking, timings_ms=timings) for ranking in rankings]
 
@@ -243,7 +246,12 @@ class Retriever:
         return np.concatenate(blocks, axis=1).astype(np.float32)
 
     def _rank_rows(
-        self, weighed: WeighedQueries, n: int, rows: Int[np.ndarray, " c"], options: SearchOptions
+        self,
+        weighed: WeighedQueries,
+        n: int,
+        rows: Int[np.ndarray, " c"],
+        options: SearchOptions,
+        relevance: RelevanceModel | None = None,
     ) -> Ranking:
         documents = self.index.documents
         return self._rank(
@@ -253,6 +261,7 @@ class Retriever:
             options,
             lambda picked: documents.ids(rows[picked]),
             lambda picked: documents.get(rows[picked]),
+            relevance,
         )
 
     def _rank(
@@ -263,6 +272,7 @@ class Retriever:
         options: SearchOptions,
         ids: Callable[[np.ndarray], list[str]],
         documents: Callable[[np.ndarray], list[Document]],
+        relevance: RelevanceModel | None = None,
     ) -> Ranking:
         """Score the candidates of query n and keep the best."""
         fuse = fusion.average if options.fusion == "average" else fusion.concat
@@ -270,7 +280,10 @@ class Retriever:
         fused = fuse(queries, candidates, weighed.weights[n])
         beta = self.ensemble.calibration.beta if options.beta is None else options.beta
         score = probit(fused.mean, fused.variance, beta)
-        best = _best(score, options.top_k, ids)
+        # The model of relevance compares the hits with those that follow them.
+        best = _best(score, max(options.top_k, DEPTH), ids)
+        likely = None if relevance is None else relevance.probabilities(score[best]).tolist()
+        best = best[: options.top_k]
         hits = tuple(
             Hit(
                 doc_id=document.doc_id,
@@ -278,9 +291,10 @@ class Retriever:
                 similarity=float(fused.mean[row]),
                 variance=float(fused.variance[row]),
                 document=document,
+                probability=None if likely is None else likely[rank],
                 members=self._explain(fused, candidates, row, options) if options.explain else (),
             )
-            for row, document in zip(best.tolist(), documents(best), strict=True)
+            for rank, (row, document) in enumerate(zip(best.tolist(), documents(best), strict=True))
         )
         names = self.ensemble.names
         return Ranking(
@@ -343,6 +357,22 @@ class Retriever:
                 temperature = calibration.temperature
             return member_weights(traces, calibration.log_prior, temperature)
         return named_weights(options.weights, self.ensemble.names, len(traces))
+
+    def _relevance(self, options: SearchOptions) -> RelevanceModel | None:
+        """The index's model of relevance, if these options give the scores it was fitted on."""
+        calibration = self.ensemble.calibration
+        if calibration.relevance is None or calibration.report is None or len(self.index) < 2:
+            return None
+        # The posterior shapes scores through the temperature and beta only.
+        idle = calibration.temperature == np.inf and calibration.beta == 0
+        as_fitted = (
+            options.fusion == "concat"
+            and options.weights is None
+            and options.temperature in (None, calibration.temperature)
+            and options.beta in (None, calibration.beta)
+            and (idle or options.posterior == calibration.report["posterior"])
+        )
+        return calibration.relevance if as_fitted else None
 
     def _checked(self, options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:
         options = replace(options, **changes)

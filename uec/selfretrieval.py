@@ -97,25 +97,20 @@ def _cut(row: int, text: str, rng: np.random.Generator) -> Span | None:
 
 
 def reciprocal_ranks(
-    scores: Float[np.ndarray, "m p"],
-    own: Float[np.ndarray, " m"],
-    targets: Int[np.ndarray, " m"],
+    scores: Float[np.ndarray, "m p"], targets: Int[np.ndarray, " m"]
 ) -> Float[np.ndarray, " m"]:
-    """``1 / rank`` of a document among others, for each query.
+    """``1 / rank`` of the document that each query should find.
 
     Args:
         scores: (m, p) of m queries with p documents.
-        own: (m,) score of the document that is to be found; it stands for column ``targets``.
-        targets: (m,) that document's column, which does not compete with it.
+        targets: (m,) column of the document to find.
 
     Returns:
-        (m,) in (0, 1]; documents that tie count as half before it.
+        (m,) in (0, 1]; documents that tie with it count as half before it.
     """
-    above = (scores > own[:, None]).sum(axis=1)
-    ties = (scores == own[:, None]).sum(axis=1)
-    itself = scores[np.arange(len(targets)), targets]
-    above -= itself > own
-    ties -= itself == own
+    own = scores[np.arange(len(targets)), targets][:, None]
+    above = (scores > own).sum(axis=1)
+    ties = (scores == own).sum(axis=1) - 1
     return np.asarray(1.0 / (1.0 + above + ties / 2))
 
 

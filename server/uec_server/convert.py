@@ -266,6 +266,7 @@ def _hit(hit: Hit) -> pb.Hit:
         score=hit.score,
         similarity=hit.similarity,
         variance=hit.variance,
+        probability=hit.probability,
         title=hit.document.title,
         text=hit.document.text,
         members=[

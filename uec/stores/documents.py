@@ -37,6 +37,9 @@ CREATE TABLE documents (
 # How many unknown ids an error names.
 _SHOWN = 5
 
+# Rows a SELECT: well below the number of parameters that any SQLite takes (999 in old ones).
+_AT_ONCE = 500
+
 
 class DocumentWriter:
     """Writes documents in row order; a context manager that closes the file.
@@ -169,7 +172,7 @@ class DocumentStore:
         Raises:
             NotFoundError: a row is not in 0 .. N - 1.
         """
-        query = "SELECT doc_id, text, title, metadata FROM documents WHERE row = ?"
+        query = "SELECT row, doc_id, text, title, metadata FROM documents WHERE row IN"
         return [
             Document(doc_id, text, title, json.loads(metadata))
             for doc_id, text, title, metadata in self._by_row(query, rows)
@@ -181,7 +184,7 @@ class DocumentStore:
         Raises:
             NotFoundError: a row is not in 0 .. N - 1.
         """
-        query = "SELECT doc_id FROM documents WHERE row = ?"
+        query = "SELECT row, doc_id FROM documents WHERE row IN"
         return [str(doc_id) for (doc_id,) in self._by_row(query, rows)]
 
     def rows(self, doc_ids: Sequence[str]) -> Int64[np.ndarray, " c"]:
@@ -213,12 +216,17 @@ class DocumentStore:
 
     def _by_row(self, query: str, rows: Rows) -> list[tuple[Any, ...]]:
         wanted = [int(row) for row in rows]
+        found: dict[int, tuple[Any, ...]] = {}
         with self._connection() as connection:
-            found = [connection.execute(query, (row,)).fetchone() for row in wanted]
-        if None in found:
-            row = wanted[found.index(None)]
-            raise NotFoundError(f"row {row}: the index has rows 0 to {len(self) - 1}")
-        return found
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                marks = ", ".join("?" * len(some))
+                for row, *values in connection.execute(f"{query} ({marks})", some):
+                    found[row] = tuple(values)
+        missing = [row for row in wanted if row not in found]
+        if missing:
+            raise NotFoundError(f"row {missing[0]}: the index has rows 0 to {len(self) - 1}")
+        return [found[row] for row in wanted]
 
     def _one(self, query: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
         with self._connection() as connection:

@@ -638,6 +638,7 @@ class Hit(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    PROBABILITY_FIELD_NUMBER: _builtins.int
     doc_id: _builtins.str
     score: _builtins.float
     """Final; higher is better. No unit, not bounded, comparable within one ranking only."""
@@ -648,6 +649,11 @@ class Hit(_message.Message):
     title: _builtins.str
     """The document as stored, or as sent for candidate texts."""
     text: _builtins.str
+    probability: _builtins.float
+    """Probability that the document answers the query. Comparable between queries and indexes. Learnt
+    without labels, for corpora in which one document answers a query. Absent where the index is not
+    calibrated, in a rerank, and where the options are not those of the calibration.
+    """
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """As indexed. Numbers are doubles: whole numbers beyond 2^53 are rounded."""
@@ -667,12 +673,15 @@ class Hit(_message.Message):
         text: _builtins.str = ...,
         metadata: _struct_pb2.Struct | None = ...,
         members: _abc.Iterable[Global___MemberHit] | None = ...,
+        probability: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_probability", b"_probability", "metadata", b"metadata", "probability", b"probability"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["doc_id", b"doc_id", "members", b"members", "metadata", b"metadata", "score", b"score", "similarity", b"similarity", "text", b"text", "title", b"title", "variance", b"variance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probability", b"_probability", "doc_id", b"doc_id", "members", b"members", "metadata", b"metadata", "probability", b"probability", "score", b"score", "similarity", b"similarity", "text", b"text", "title", b"title", "variance", b"variance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__probability: _TypeAlias = _typing.Literal["probability"]  # noqa: Y015
+    _WhichOneofArgType__probability: _TypeAlias = _typing.Literal["_probability", b"_probability"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probability) -> _WhichOneofReturnType__probability | None: ...
 
 Global___Hit: _TypeAlias = Hit  # noqa: Y015
 

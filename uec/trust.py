@@ -1,0 +1,226 @@
+"""How far each member can be trusted on a corpus, from what it made of pieces of that corpus.
+
+Trust and prior of the k members are
+
+    trust_k ∝ (odds MRR_k(quotation) · odds MRR_k(cloze)) ^ SHARPNESS
+    prior   ∝ (R + I)^-1 trust,  negative entries cut to zero
+
+The tasks are those of `uec.selfretrieval`: two tests of one member, so their odds multiply. Neither
+alone will do: quotation prefers an encoder that matches the wording of a language that it cannot
+read, cloze one that knows topics but not what was said. R is the correlation of the members'
+similarities over the corpus. Solving with it keeps two members that say the same from being
+counted twice, as in Fisher's discriminant; the identity, of the size of R's own diagonal, stands
+for what each member has to itself.
+
+Temperature, beta and the expected gain come from cross-fitting: the spans are halved and each half
+is ranked with the prior of the other. A finite temperature, or a beta above zero, is used only
+where it makes those ranks significantly better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+from scipy.stats import rankdata, ttest_1samp
+
+from uec.calibration import Calibration
+from uec.relevance import DEPTH, RelevanceModel
+from uec.selfretrieval import log_odds, reciprocal_ranks
+from uec.similarity import probit
+from uec.weights import member_weights
+
+SHARPNESS = 2.0
+"""Log-odds of a mean reciprocal rank to log prior weight. The value of the first prototype, where
+weights were odds over a temperature of one half; not tuned since."""
+
+TEMPERATURES = (8.0, 4.0, 2.0, 1.0, 0.5)
+"""Tried against infinity, which weighs by the prior alone."""
+
+BETAS = (0.1, 0.3, 1.0)
+"""Tried against zero, which ranks by the mean alone: from the released code's to the paper's."""
+
+SIGNIFICANCE = 0.05
+"""Of the paired test that a finite temperature or a beta must pass, divided by the values tried."""
+
+FAILED = 0.1
+"""Reciprocal rank below which a member failed on a span: its document is not among the best ten."""
+
+Task = str
+TASKS: tuple[Task, ...] = ("quotation", "cloze")
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """m spans among p documents, as k members see them.
+
+    Similarities are standardised: less their mean over the corpus, over their spread.
+
+    Attributes:
+        mean: (m, p, k) similarity of every span with every document; float32.
+        variance: (m, p, k) its variance; float32.
+        own_mean: task to (m, k), the similarity with the span's own document: whole for
+            "quotation", without the span for "cloze".
+        own_variance: task to (m, k), its variance.
+        targets: (m,) the column of each span's own document.
+        traces: (m, k) calibrated traces of the spans as queries.
+    """
+
+    mean: Float[np.ndarray, "m p k"]
+    variance: Float[np.ndarray, "m p k"]
+    own_mean: Mapping[Task, Float[np.ndarray, "m k"]]
+    own_variance: Mapping[Task, Float[np.ndarray, "m k"]]
+    targets: Int[np.ndarray, " m"]
+    traces: Float[np.ndarray, "m k"]
+
+    def correlation(self) -> Float[np.ndarray, "k k"]:
+        """Correlation of the members' similarities over all spans and documents, (k, k)."""
+        products = np.einsum("mpk,mpj->kj", self.mean, self.mean, optimize=True)
+        scale = np.sqrt(np.diag(products))
+        return np.asarray(products / np.outer(scale, scale), dtype=np.float64)
+
+    def scores(
+        self, task: Task, weights: Float[np.ndarray, "m k"], beta: float = 0.0
+    ) -> Float[np.ndarray, "m p"]:
+        """Fused scores of every span with every document, its own as the task has it; (m, p)."""
+        weights = weights.astype(np.float32)
+        fused = np.einsum("mpk,mk->mp", self.mean, weights)
+        own = np.einsum("mk,mk->m", self.own_mean[task], weights)
+        if beta > 0:
+            squared = weights**2
+            fused = probit(fused, np.einsum("mpk,mk->mp", self.variance, squared), beta)
+            own = probit(own, np.einsum("mk,mk->m", self.own_variance[task], squared), beta)
+        fused[np.arange(len(own)), self.targets] = own
+        return np.asarray(fused)
+
+    def by_member(self, task: Task) -> Float[np.ndarray, "m k"]:
+        """Reciprocal ranks of each member alone, (m, k)."""
+        alone = np.tile(np.eye(self.mean.shape[-1])[:, None], (1, len(self.targets), 1))
+        ranks = [reciprocal_ranks(self.scores(task, one), self.targets) for one in alone]
+        return np.stack(ranks, axis=1)
+
+    def together(
+        self, weights: Float[np.ndarray, "m k"], beta: float = 0.0
+    ) -> Float[np.ndarray, " m"]:
+        """Reciprocal ranks by the fused score, mean of both tasks, (m,)."""
+        ranks = [reciprocal_ranks(self.scores(task, weights, beta), self.targets) for task in TASKS]
+        return np.asarray(np.mean(ranks, axis=0))
+
+
+def learn(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Calibration:
+    """Prior, temperature, beta and report from what the members made of the spans.
+
+    Args:
+        views: of m spans by k members.
+        names: of the members.
+        settings: go into the report.
+    """
+    ranks = {task: views.by_member(task) for task in TASKS}
+    correlation = views.correlation()
+    half = np.arange(len(views.targets)) % 2 == 0
+    priors = [
+        (part, log_prior({task: own[~part] for task, own in ranks.items()}, correlation))
+        for part in (half, ~half)
+    ]
+
+    def together(temperature: float, beta: float) -> np.ndarray:
+        weights = np.empty_like(views.traces)
+        for part, prior in priors:
+            weights[part] = member_weights(views.traces[part], prior, temperature)
+        return views.together(weights, beta)
+
+    temperature, temperatures = _choose(lambda value: together(value, 0.0), np.inf, TEMPERATURES)
+    beta, betas = _choose(lambda value: together(temperature, value), 0.0, BETAS)
+    prior = log_prior(ranks, correlation)
+    alone = np.mean([ranks[task] for task in TASKS], axis=0)
+    best = int(np.argmax(sum(log_odds(own) for own in ranks.values())))
+    gain = together(temperature, beta) - alone[:, best]
+    report = {
+        **settings,
+        "members": {
+            name: {
+                "weight": float(np.exp(prior[k])),
+                **{f"{task}_mrr": float(ranks[task][:, k].mean()) for task in TASKS},
+                "trace_auroc": _auroc(ranks["cloze"][:, k] < FAILED, views.traces[:, k]),
+            }
+            for k, name in enumerate(names)
+        },
+        "temperatures": temperatures,
+        "betas": betas,
+        "best_member": names[best],
+        "best_member_mrr": float(alone[:, best].mean()),
+        "ensemble_mrr": float(alone[:, best].mean() + gain.mean()),
+        "p_value": _p_value(gain),
+    }
+    weights = member_weights(views.traces, prior, temperature)
+    relevance = _relevance([views.scores(task, weights, beta) for task in TASKS], views.targets)
+    return Calibration(prior, temperature, beta, relevance, report)
+
+
+def _relevance(
+    scores: Sequence[Float[np.ndarray, "m p"]], targets: Int[np.ndarray, " m"]
+) -> RelevanceModel:
+    """A model of which of the best hits is the one looked for, over all tasks."""
+    best = [np.argsort(-own, axis=1, kind="stable")[:, :DEPTH] for own in scores]
+    pairs = zip(scores, best, strict=True)
+    ranked = np.concatenate([np.take_along_axis(own, order, axis=1) for own, order in pairs])
+    return RelevanceModel.fit(
+        ranked.astype(np.float64), np.concatenate([order == targets[:, None] for order in best])
+    )
+
+
+def log_prior(
+    ranks: Mapping[Task, Float[np.ndarray, "m k"]], correlation: Float[np.ndarray, "k k"]
+) -> Float[np.ndarray, " k"]:
+    """Log prior weights, normalised; see the module's docstring.
+
+    Args:
+        ranks: task to reciprocal ranks of each member alone.
+        correlation: of the members' similarities.
+
+    Returns:
+        (k,), ``-inf`` for a member that adds nothing to the others.
+    """
+    trust = softmax(SHARPNESS * sum(log_odds(own) for own in ranks.values()))
+    weights = np.linalg.solve(correlation + np.eye(len(trust)), trust)
+    positive = weights > 0
+    logs = np.full(len(weights), -np.inf)
+    logs[positive] = np.log(weights[positive] / weights[positive].sum())
+    return logs
+
+
+def _choose(
+    measure: Callable[[float], np.ndarray], neutral: float, others: Sequence[float]
+) -> tuple[float, dict[str, dict[str, float]]]:
+    """The value with the best ranks, if it is significantly better than the neutral one."""
+    base = measure(neutral)
+    gains = {value: measure(value) - base for value in others}
+    tried = {
+        str(value): {"gain": float(gain.mean()), "p_value": _p_value(gain)}
+        for value, gain in gains.items()
+    }
+    best = max(others, key=lambda value: tried[str(value)]["gain"])
+    outcome = tried[str(best)]
+    passed = outcome["gain"] > 0 and outcome["p_value"] < SIGNIFICANCE / len(others)
+    return (best if passed else neutral), tried
+
+
+def _p_value(differences: Float[np.ndarray, " m"]) -> float:
+    """Two-sided paired t test; 1 where nothing differs."""
+    if not differences.any():
+        return 1.0
+    return float(ttest_1samp(differences, 0.0).pvalue)
+
+
+def _auroc(failed: np.ndarray, trace: Float[np.ndarray, " m"]) -> float | None:
+    """Chance that a span on which the member failed has the larger trace; None if all are alike."""
+    n_failed = int(failed.sum())
+    n_found = len(failed) - n_failed
+    if not n_failed or not n_found:
+        return None
+    above = rankdata(trace)[failed].sum() - n_failed * (n_failed + 1) / 2
+    return float(above / (n_failed * n_found))
