@@ -46,19 +46,27 @@ def plain_run(model: SentenceTransformer, dataset: datasets.RetrievalSet) -> mea
     required=True,
     help="What `run_local` wrote; its sets and packaged members are run again.",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(data: Path, against: Path, out: Path) -> None:
+@click.option("--sets", help="Only these, comma separated.")
+@click.option("--members", help="Only these, comma separated.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Added to if it is there."
+)
+def main(data: Path, against: Path, sets: str | None, members: str | None, out: Path) -> None:
     """Write FILE.json with the plain figures and the greatest difference of each."""
     local = json.loads(against.read_text(encoding="utf-8"))
-    members = {
+    models = {
         name: model.removeprefix("pkg:")
         for name, model in local["settings"]["members"].items()
-        if model.startswith("pkg:")
+        if model.startswith("pkg:") and (members is None or name in members.split(","))
     }
+    wanted = list(local["sets"]) if sets is None else sets.split(",")
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for name, packaged in members.items():
+    if out.exists():
+        table = json.loads(out.read_text(encoding="utf-8"))["sets"]
+    for name, packaged in models.items():
         model = SentenceTransformer(str(materialise(packaged)), local_files_only=True)
-        for set_name, systems in local["sets"].items():
+        for set_name in wanted:
+            systems = local["sets"][set_name]
             dataset = datasets.load_set(data, set_name)
             values = measures.per_query(name, plain_run(model, dataset), dataset.qrels)
             plain = measures.summary(values)

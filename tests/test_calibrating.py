@@ -10,7 +10,7 @@ import pytest
 import uec
 from uec import calibrating
 from uec.build import build_index, recalibrate
-from uec.calibrating import calibrate, view
+from uec.calibrating import calibrate, judged_ranks, view
 from uec.calibration import Calibration
 from uec.errors import InputError, MismatchError
 from uec.retriever import Retriever
@@ -185,3 +185,28 @@ def test_a_worse_twin_is_switched_off():
     ranks = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.2]))
     prior = log_prior(ranks, np.array([[1.0, 0.95], [0.95, 1.0]]))
     assert list(prior) == [0.0, -np.inf]
+
+
+def test_judged_queries_pull_the_prior_towards_what_they_say():
+    spans = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.25]))
+    plain = log_prior(spans, np.eye(2))
+    odds = [r / (1 - r) for r in ((29 * 0.2 + 0.5) / 30, (29 * 0.6 + 0.5) / 30)]
+    few, many = (log_prior(spans, np.eye(2), np.full((n, 2), [0.2, 0.6])) for n in (29, 2900))
+    free = plain[0] - plain[1]
+    labelled = 2 * np.log(odds[0] / odds[1])
+    assert few[0] - few[1] == pytest.approx((30 * free + 29 * labelled) / 59)
+    assert plain[0] > few[0] > many[0]
+
+
+def test_judged_ranks_by_hand(retriever, texts):
+    queries = [uec.Query("q0", texts[0]), uec.Query("q1", texts[1]), uec.Query("q2", texts[2])]
+    qrels = {"q0": {"d0": 1}, "q1": {"d1": 0, "d5": 1}, "q2": {"elsewhere": 1}}
+    ranks = judged_ranks(retriever, (queries, qrels))
+    # A text finds itself; q1's own document is not relevant; q2's is not in the index.
+    assert ranks.shape == (2, 3)
+    np.testing.assert_array_equal(ranks[0], 1.0)
+    assert (ranks[1] <= 0.5).all()
+    calibration = calibrate(retriever, n_spans=40, judged=(queries, qrels))
+    assert calibration.report["n_labelled"] == 2
+    with pytest.raises(InputError, match="none of the 1 judged queries"):
+        judged_ranks(retriever, (queries[2:], qrels))

@@ -82,6 +82,21 @@ def test_calibrate_again_or_not_at_all(files):
     assert "40 pieces of text" in run("info", files / "index").output
 
 
+def test_calibrate_with_judged_queries(files, texts):
+    fit(files)
+    run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index", "--no-calibrate",
+    )  # fmt: skip
+    (files / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": texts[3]}))
+    (files / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
+    command = ("calibrate", "--index", files / "index", "--queries", files / "queries.jsonl")
+    done = run(*command, "--qrels", files / "qrels.tsv")
+    assert done.exit_code == 0 and "also follow 1 judged queries" in done.output
+    refused = run(*command)
+    assert refused.exit_code == 1 and "both --queries and --qrels" in refused.output
+
+
 def test_fitting_on_the_corpus_is_warned_of(files):
     """The fixture's pairs have the corpus's own texts as passages."""
     fit(files)

@@ -6,21 +6,27 @@ spans of the corpus ─look for each─> k views of m spans among p documents
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from uec.calibration import Calibration
 from uec.encoders import Progress
 from uec.errors import InputError
-from uec.records import Document, PosteriorKind, SearchOptions
+from uec.records import Document, PosteriorKind, Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 from uec.selfretrieval import Span, draw_spans
 from uec.similarity import sketched_variance
 from uec.trust import Views, learn
 
+Judged: TypeAlias = tuple[Sequence[Query], Mapping[str, Mapping[str, int]]]
+"""Queries and their judgements: query id to document id to relevance, as `uec.readers` gives."""
+
 N_SPANS = 400
+
+JUDGED_DEPTH = 100
 
 MIN_SPANS = 30
 """Fewer rank nothing."""
@@ -36,23 +42,28 @@ def calibrate(
     n_spans: int = N_SPANS,
     posterior: PosteriorKind = "kron",
     seed: int = 0,
+    judged: Judged | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Learn prior, temperature and beta on the corpus that is searched; no labels.
+    """Learn prior, temperature and beta on the corpus that is searched; no labels needed.
 
     Args:
         retriever: of the index.
         n_spans: spans to look for, one a document at the most.
         posterior: whose traces the temperature and beta are for.
         seed: of the sample.
+        judged: queries with their relevant documents, where there are some; five help a little,
+            fifty a lot.
         progress: called with the texts embedded; at most ``2 k n_spans`` in total.
 
     Returns:
         A calibration with a report; `uec.build.recalibrate` writes it into the index.
 
     Raises:
-        InputError: the corpus gives fewer than `MIN_SPANS` spans.
+        InputError: the corpus gives fewer than `MIN_SPANS` spans, or no judged query has a relevant
+            document in it.
     """
+    labelled = None if judged is None else judged_ranks(retriever, judged)
     pool = np.random.default_rng(seed).permutation(len(retriever.index))[:MAX_POOL]
     spans = draw_spans(_documents(retriever, pool), n_spans, seed)
     if len(spans) < MIN_SPANS:
@@ -63,7 +74,45 @@ def calibrate(
         )
     views = view(retriever, spans, pool, posterior, progress)
     settings = {"seed": seed, "posterior": posterior, "n_spans": len(spans), "n_pool": len(pool)}
-    return learn(views, retriever.ensemble.names, settings)
+    return learn(views, retriever.ensemble.names, settings, labelled)
+
+
+def judged_ranks(retriever: Retriever, judged: Judged) -> Float[np.ndarray, "q k"]:
+    """Reciprocal rank of the best relevant document by each member alone, (q, k).
+
+    Zero where it is not among the first `JUDGED_DEPTH`. Queries without a relevant document in the
+    index are left out.
+
+    Raises:
+        InputError: none is left.
+    """
+    queries, qrels = judged
+    relevant = [
+        {doc_id for doc_id, relevance in qrels.get(query.query_id, {}).items() if relevance > 0}
+        for query in queries
+    ]
+    known = retriever.index.documents.known(set().union(*relevant))
+    usable = [n for n, own in enumerate(relevant) if own & known]
+    if not usable:
+        raise InputError(
+            f"none of the {len(queries)} judged queries has a relevant document in this index; "
+            "expected the document ids of its corpus"
+        )
+    texts = [queries[n].text for n in usable]
+    columns = []
+    for name in retriever.ensemble.names:
+        rankings = retriever.search(
+            texts, SearchOptions(top_k=JUDGED_DEPTH, weights={name: 1.0}, beta=0.0)
+        )
+        columns.append(
+            [_reciprocal(ranking, relevant[n]) for n, ranking in zip(usable, rankings, strict=True)]
+        )
+    return np.array(columns).T
+
+
+def _reciprocal(ranking: Ranking, relevant: set[str]) -> float:
+    ranks = (rank for rank, hit in enumerate(ranking.hits, 1) if hit.doc_id in relevant)
+    return 1.0 / next(ranks, np.inf)
 
 
 def view(

@@ -233,12 +233,20 @@ def _warn_of_fit_texts(content: Mapping[str, Any]) -> None:
 @click.option("--n-spans", type=int, help="Pieces of text to look for. [default: 400]")
 @click.option("--posterior", type=click.Choice(POSTERIOR_KINDS), default="kron", show_default=True)
 @click.option("--seed", default=0, show_default=True)
-def calibrate(index_path: Path, **settings: Any) -> None:
+@click.option("--queries", type=FILE, help="Judged queries, where you have some: JSONL or TSV.")
+@click.option("--qrels", type=FILE, help="Their judgements, as in BEIR or TREC.")
+def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **settings: Any) -> None:
     """Learn how far each member can be trusted on an index's corpus, without labels.
 
     Pieces of the corpus are looked for, as they stand and with the piece cut out of its document;
     members that find them weigh more. The index is published anew with the weights.
     """
+    from uec.readers import read_qrels, read_queries
+
+    if (queries is None) != (qrels is None):
+        raise InputError("give both --queries and --qrels, or neither")
+    if queries is not None and qrels is not None:
+        settings["judged"] = (read_queries(queries), read_qrels(qrels))
     _calibrate(index_path, **{name: value for name, value in settings.items() if value is not None})
 
 
@@ -276,6 +284,8 @@ def show_calibration(calibration: Calibration) -> None:
             for name, member in report["members"].items()
         ],
     )
+    if report["n_labelled"]:
+        click.echo(f"the weights also follow {report['n_labelled']} judged queries")
     best = report["best_member"]
     click.echo(
         f"{report['n_spans']} pieces of text looked for among {report['n_pool']} documents: "

@@ -38,6 +38,10 @@ SHARPNESS = 2.0
 """Log-odds of a mean reciprocal rank to log prior weight. The value of the first prototype, where
 weights were odds over a temperature of one half; not tuned since."""
 
+SPANS_WORTH = 30
+"""Judged queries that all spans together count as: with fewer, five unlucky queries can undo what
+the spans know."""
+
 TEMPERATURES = (8.0, 4.0, 2.0, 1.0, 0.5)
 """Tried against infinity, which weighs by the prior alone."""
 
@@ -111,19 +115,25 @@ class Views:
         return np.asarray(np.mean(ranks, axis=0))
 
 
-def learn(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Calibration:
+def learn(
+    views: Views,
+    names: Sequence[str],
+    settings: Mapping[str, Any],
+    labelled: Float[np.ndarray, "q k"] | None = None,
+) -> Calibration:
     """Prior, temperature, beta and report from what the members made of the spans.
 
     Args:
         views: of m spans by k members.
         names: of the members.
         settings: go into the report.
+        labelled: each member's reciprocal ranks of q judged queries, if there are any.
     """
     ranks = {task: views.by_member(task) for task in TASKS}
     correlation = views.correlation()
     half = np.arange(len(views.targets)) % 2 == 0
     priors = [
-        (part, log_prior({task: own[~part] for task, own in ranks.items()}, correlation))
+        (part, log_prior({task: own[~part] for task, own in ranks.items()}, correlation, labelled))
         for part in (half, ~half)
     ]
 
@@ -135,7 +145,7 @@ def learn(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Ca
 
     temperature, temperatures = _choose(lambda value: together(value, 0.0), np.inf, TEMPERATURES)
     beta, betas = _choose(lambda value: together(temperature, value), 0.0, BETAS)
-    prior = log_prior(ranks, correlation)
+    prior = log_prior(ranks, correlation, labelled)
     alone = np.mean([ranks[task] for task in TASKS], axis=0)
     best = int(np.argmax(sum(log_odds(own) for own in ranks.values())))
     gain = together(temperature, beta) - alone[:, best]
@@ -149,6 +159,7 @@ def learn(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Ca
             }
             for k, name in enumerate(names)
         },
+        "n_labelled": 0 if labelled is None else len(labelled),
         "temperatures": temperatures,
         "betas": betas,
         "best_member": names[best],
@@ -174,18 +185,26 @@ def _relevance(
 
 
 def log_prior(
-    ranks: Mapping[Task, Float[np.ndarray, "m k"]], correlation: Float[np.ndarray, "k k"]
+    ranks: Mapping[Task, Float[np.ndarray, "m k"]],
+    correlation: Float[np.ndarray, "k k"],
+    labelled: Float[np.ndarray, "q k"] | None = None,
 ) -> Float[np.ndarray, " k"]:
     """Log prior weights, normalised; see the module's docstring.
 
     Args:
         ranks: task to reciprocal ranks of each member alone.
         correlation: of the members' similarities.
+        labelled: reciprocal ranks of q judged queries; log trust is then the mean of what the spans
+            and what the queries say, the spans counting as `SPANS_WORTH` queries.
 
     Returns:
         (k,), ``-inf`` for a member that adds nothing to the others.
     """
-    trust = softmax(SHARPNESS * sum(log_odds(own) for own in ranks.values()))
+    log_trust = sum(log_odds(own) for own in ranks.values())
+    if labelled is not None:
+        total = SPANS_WORTH + len(labelled)
+        log_trust = (SPANS_WORTH * log_trust + len(labelled) * log_odds(labelled)) / total
+    trust = softmax(SHARPNESS * log_trust)
     weights = np.linalg.solve(correlation + np.eye(len(trust)), trust)
     positive = weights > 0
     logs = np.full(len(weights), -np.inf)

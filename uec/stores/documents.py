@@ -203,6 +203,12 @@ class DocumentStore:
             raise NotFoundError(f"no document with id {names}{more}")
         return np.array([row for (row,) in found], dtype=np.int64)
 
+    def known(self, doc_ids: Iterable[str]) -> set[str]:
+        """Those of some ids that a document has."""
+        query = "SELECT doc_id FROM documents WHERE doc_id = ?"
+        with self._connection() as connection:
+            return {one for one in doc_ids if connection.execute(query, (one,)).fetchone()}
+
     def close(self) -> None:
         """Close the idle connections. Idempotent."""
         while self._idle:
