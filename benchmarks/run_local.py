@@ -65,11 +65,17 @@ class SetResult:
 
 
 def evaluate_set(
-    ensemble: Ensemble, dataset: datasets.RetrievalSet, runs: Path, seeds: Sequence[int] = (0,)
+    ensemble: Ensemble,
+    dataset: datasets.RetrievalSet,
+    runs: Path,
+    seeds: Sequence[int] = (0,),
+    brief: bool = False,
 ) -> SetResult:
     """Build an index of one set, calibrate it, ask it for every system, and measure.
 
     The first seed's calibration is "uec" with all its variants; the others are "uec, seed N".
+    `brief` leaves out all systems but the members, uniform fusion and UEC, and the search for the
+    best fixed weights.
     """
     with tempfile.TemporaryDirectory() as folder:
         located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
@@ -79,6 +85,9 @@ def evaluate_set(
         retriever.ensemble = ensemble
         first, *others = [calibrate(retriever, seed=seed) for seed in seeds]
         asked = systems(retriever, first)
+        if brief:
+            kept = {*ensemble.names, "uniform-fusion", "uec"}
+            asked = {name: system for name, system in asked.items() if name in kept}
         for seed, calibration in zip(seeds[1:], others, strict=True):
             asked[f"uec, seed {seed}"] = systems(retriever, calibration)["uec"]
         table, per_query = {}, {}
@@ -92,7 +101,7 @@ def evaluate_set(
             str(seed): calibration.report or {}
             for seed, calibration in zip(seeds, [first, *others], strict=True)
         }
-        oracles = _oracles(retriever, dataset, per_query)
+        oracles = _oracles(retriever, dataset, per_query, brief)
         confidence = _confidence(
             calibrated(retriever, first), dataset, per_query, oracles["best member"]
         )
@@ -142,24 +151,29 @@ def _confidence(
 
 
 def _oracles(
-    retriever: Retriever, dataset: datasets.RetrievalSet, per_query: dict[str, np.ndarray]
+    retriever: Retriever,
+    dataset: datasets.RetrievalSet,
+    per_query: dict[str, np.ndarray],
+    brief: bool,
 ) -> dict[str, Any]:
     """Upper bounds by labels: the best member of the set, of each query, and the best weights."""
     names = retriever.ensemble.names
     means = {name: float(per_query[name].mean()) for name in names}
     best = max(means, key=lambda name: means[name])
-    grid = {}
-    for weights, run in fixed_weight_runs(retriever, dataset.queries):
-        values = measures.per_query("grid", run, dataset.qrels)[MAIN]
-        grid[json.dumps(weights)] = float(np.mean(list(values.values())))
-    weights_of_best = max(grid, key=lambda key: grid[key])
-    return {
+    oracles: dict[str, Any] = {
         "best member": best,
         "best member of the set": means[best],
         "best member of each query": float(np.max([per_query[n] for n in names], axis=0).mean()),
-        "best fixed weights": grid[weights_of_best],
-        "weights": json.loads(weights_of_best),
     }
+    if not brief:
+        grid = {}
+        for weights, run in fixed_weight_runs(retriever, dataset.queries):
+            values = measures.per_query("grid", run, dataset.qrels)[MAIN]
+            grid[json.dumps(weights)] = float(np.mean(list(values.values())))
+        weights_of_best = max(grid, key=lambda key: grid[key])
+        oracles["best fixed weights"] = grid[weights_of_best]
+        oracles["weights"] = json.loads(weights_of_best)
+    return oracles
 
 
 def compare(results: Mapping[str, SetResult], system: str) -> dict[str, Any]:
@@ -220,6 +234,7 @@ def _require_fit(ensemble: Ensemble, specs: Sequence[MemberSpec], pairs: Sequenc
 )
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--seeds", default="0", show_default=True, help="Of the calibration; a,b,c.")
+@click.option("--brief", is_flag=True, help="Only members, uniform fusion and UEC.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     data: Path,
@@ -230,6 +245,7 @@ def main(
     ensemble_path: Path | None,
     cache: Path | None,
     seeds: str,
+    brief: bool,
     out: Path,
 ) -> None:
     """Write FILE.json with every measure of every system on every set."""
@@ -252,7 +268,7 @@ def main(
         dataset = parts[0] if len(parts) == 1 else datasets.pool(name, parts)
         runs = out.with_suffix(".runs")
         numbers = [int(seed) for seed in seeds.split(",")]
-        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs, numbers)
+        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs, numbers, brief)
         shown = {system: round(row[MAIN], 4) for system, row in results[name].table.items()}
         click.echo(f"{name}: {shown}", err=True)
     tables = {name: result.table for name, result in results.items()}

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 pytest.importorskip("ir_measures", reason="needs ir-measures (extra 'bench')")
 
 from benchmarks import datasets, measures
+from benchmarks.report import main as report
 from benchmarks.run_local import main
 from benchmarks.run_traces import auroc
 from uec.errors import InputError
@@ -115,6 +116,8 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     assert difference == pytest.approx(row["uec"]["nDCG@10"] - alone)
     lines = (tmp_path / "out.runs" / "small" / "uec.trec").read_text().splitlines()
     assert lines[0].split()[1:4:2] == ["Q0", "1"] and len(lines) == 600
+    shown = CliRunner().invoke(report, [str(tmp_path / "out.json")]).output
+    assert f"| uec | {row['uec']['nDCG@10']:.3f} |" in shown and "| small | 1 |" in shown
     # Encodings kept by the first run give the same figures in a second.
     CliRunner().invoke(main, [str(a) for a in arguments])
     assert json.loads((tmp_path / "out.json").read_text())["sets"] == content["sets"]
