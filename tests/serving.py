@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from uec import encoders
-from uec.build import build_index, recalibrate
-from uec.calibrating import calibrate
+from uec.build import build_index
+from uec.calibrating import calibrate_index
 from uec.calibration import Calibration, TraceScale
 from uec.ensemble import Ensemble, Member
 from uec.index import Index
@@ -70,8 +70,7 @@ def make_index(folder: Path, models: Sequence[str] = ("hashing:32", "hashing:48:
     )
     located = ((f"made:{n}", document) for n, document in enumerate(make_documents()))
     build_index(ensemble, located, folder)
-    retriever = Retriever.open(folder)
-    recalibrate(folder, retriever.index.artefact, calibrate(retriever, n_spans=40))
+    calibrate_index(folder, n_spans=40)
     return folder
 
 

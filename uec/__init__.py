@@ -10,6 +10,8 @@ The modules in reading order:
     storage, stores         folders that survive a crash; vectors and documents on disk
     build, index            corpus to index folder; an index folder opened
     retriever               text to ranked hits, on one screen
+    selfretrieval, trust    pieces of the corpus as queries; how far each member can be trusted
+    calibrating, relevance  an index to its calibration; scores to probabilities
     client                  the same over gRPC
 
 Importing this package loads no torch; names below are resolved on first use.
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from uec.build import build_index as build_index
+    from uec.calibrating import calibrate_index as calibrate_index
     from uec.client import Client as Client
     from uec.ensemble import Ensemble as Ensemble
     from uec.errors import UECError as UECError
@@ -50,6 +53,7 @@ _HOMES = {
     "SearchOptions": "uec.records",
     "UECError": "uec.errors",
     "build_index": "uec.build",
+    "calibrate_index": "uec.calibrating",
     "fit_ensemble": "uec.fitting",
 }
 

@@ -7,11 +7,13 @@ spans of the corpus ─look for each─> k views of m spans among p documents
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from uec.build import recalibrate
 from uec.calibration import Calibration
 from uec.encoders import Progress
 from uec.errors import InputError
@@ -34,6 +36,24 @@ MIN_SPANS = 30
 MAX_POOL = 10_000
 """Documents that a span is looked for in. A sample of a larger corpus tells the members apart as
 well, and its similarities fit in memory."""
+
+
+def calibrate_index(path: str | Path, **settings: Any) -> Calibration:
+    """Calibrate an index and publish it anew with what was learnt.
+
+    Args:
+        path: folder written by `uec.build.build_index`.
+        **settings: of `calibrate`.
+
+    Raises:
+        InputError: as for `calibrate`; the index stays as it is.
+        BusyError: another process is writing the folder.
+        MismatchError: another version was published meanwhile; nothing was changed.
+    """
+    retriever = Retriever.open(path)
+    calibration = calibrate(retriever, **settings)
+    recalibrate(Path(path), retriever.index.artefact, calibration)
+    return calibration
 
 
 def calibrate(

@@ -155,6 +155,10 @@ def _fit(
         ],
     )
     click.echo(f"wrote ensemble {out} (fingerprint {artefact.fingerprint[:12]})")
+    click.echo(
+        "its uncertainty says how new a text is to these pairs; how good each member is on your "
+        "corpus is learnt by `uec index`"
+    )
 
 
 @main.command()
@@ -251,20 +255,12 @@ def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **sett
 
 
 def _calibrate(path: Path, **settings: Any) -> None:
-    from uec import calibrating
-    from uec.build import recalibrate
-    from uec.retriever import Retriever
+    from uec.calibrating import N_SPANS, calibrate_index
 
-    retriever = Retriever.open(path)
-    n_spans = settings.pop("n_spans", calibrating.N_SPANS)
-    total = 2 * min(n_spans, len(retriever.index)) * len(retriever.ensemble.members)
-    with _progress("calibrating", total) as advance:
-        calibration = calibrating.calibrate(
-            retriever, n_spans=n_spans, progress=advance, **settings
-        )
-    artefact = recalibrate(path, retriever.index.artefact, calibration)
+    with _progress("calibrating", None) as advance:
+        calibration = calibrate_index(path, progress=advance, **{"n_spans": N_SPANS, **settings})
     show_calibration(calibration)
-    click.echo(f"calibrated index {path} (fingerprint {artefact.fingerprint[:12]})")
+    click.echo(f"calibrated index {path}")
 
 
 def show_calibration(calibration: Calibration) -> None:

@@ -186,11 +186,10 @@ def run(keep: Path | None, screen: Screen) -> None:
 
 
 def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
-    from uec.build import build_index, recalibrate
-    from uec.calibrating import calibrate
+    from uec.build import build_index
+    from uec.calibrating import calibrate_index
     from uec.fitting import fit_ensemble
     from uec.laplace import FitSettings
-    from uec.retriever import Retriever
 
     screen.say(
         f"1. Fitting {len(MEMBERS)} encoders on {len(data.pairs)} pairs "
@@ -209,10 +208,8 @@ def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
     located = [(f"docstring {i}", document) for i, document in enumerate(data.corpus)]
     with screen.progress("indexing", len(data.corpus)) as advance:
         build_index(ensemble, located, folder / "index", progress=advance)
-    retriever = Retriever.open(folder / "index", verify=False)
     with screen.progress("calibrating", 2 * len(MEMBERS) * N_SPANS) as advance:
-        calibration = calibrate(retriever, n_spans=N_SPANS, progress=advance)
-    recalibrate(folder / "index", retriever.index.artefact, calibration)
+        calibration = calibrate_index(folder / "index", n_spans=N_SPANS, progress=advance)
     screen.calibration(calibration)
 
 
