@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
-from benchmarks.systems import calibrated, fixed_weight_runs, systems
+from benchmarks.systems import FixedWeights, calibrated, systems, weight_grid
 from uec.build import build_index
 from uec.calibrating import calibrate
 from uec.ensemble import Ensemble
@@ -167,12 +167,13 @@ def _oracles(
     }
     if not brief:
         grid = {}
-        for weights, run in fixed_weight_runs(retriever, dataset.queries):
-            values = measures.per_query("grid", run, dataset.qrels)[MAIN]
-            grid[json.dumps(weights)] = float(np.mean(list(values.values())))
+        fixed = FixedWeights(retriever, dataset.queries)
+        for weights in weight_grid(len(names)):
+            values = measures.per_query("grid", fixed.run(weights), dataset.qrels)[MAIN]
+            grid[weights] = float(np.mean(list(values.values())))
         weights_of_best = max(grid, key=lambda key: grid[key])
         oracles["best fixed weights"] = grid[weights_of_best]
-        oracles["weights"] = json.loads(weights_of_best)
+        oracles["weights"] = dict(zip(names, weights_of_best, strict=True))
     return oracles
 
 

@@ -172,25 +172,39 @@ def _min_max(scores: np.ndarray) -> np.ndarray:
     return np.asarray((scores - scores.min()) / max(np.ptp(scores), 1e-9))
 
 
-def fixed_weight_runs(
-    retriever: Retriever, queries: Sequence[Query]
-) -> Iterator[tuple[dict[str, float], Run]]:
-    """Fusion by every fixed weighting of a grid; for an oracle that picks the best by labels."""
-    weighed = retriever.weigh([query.text for query in queries])
-    index, names = retriever.index, retriever.ensemble.names
-    everything = index.store.fetch(np.arange(len(index)))
-    standardised = [
-        (
-            (member.mean @ everything[:, corpus.columns].T - weighed.centre[:, k : k + 1])
-            / weighed.spread[:, k : k + 1]
-        ).astype(np.float32)
-        for k, (member, corpus) in enumerate(zip(weighed.members, index.corpora, strict=True))
-    ]
-    for weights in _simplex(len(names), round(1 / GRID_STEP)):
-        pairs = zip(weights, standardised, strict=True)
-        fused = sum(np.float32(w * GRID_STEP) * own for w, own in pairs)
-        run = _best(retriever, queries, np.asarray(fused), depth=10)
-        yield dict(zip(names, (w * GRID_STEP for w in weights), strict=True)), run
+class FixedWeights:
+    """Exhaustive fusion of some queries by weights that are the same for all; beta 0.
+
+    Args:
+        retriever: of the index.
+        queries: n of them.
+    """
+
+    def __init__(self, retriever: Retriever, queries: Sequence[Query]) -> None:
+        weighed = retriever.weigh([query.text for query in queries])
+        index = retriever.index
+        everything = index.store.fetch(np.arange(len(index)))
+        self._retriever = retriever
+        self._queries = queries
+        self._standardised = [
+            (
+                (member.mean @ everything[:, corpus.columns].T - weighed.centre[:, k : k + 1])
+                / weighed.spread[:, k : k + 1]
+            ).astype(np.float32)
+            for k, (member, corpus) in enumerate(zip(weighed.members, index.corpora, strict=True))
+        ]
+
+    def run(self, weights: Sequence[float], depth: int = 10) -> Run:
+        """The best documents of each query under some weights, in the members' order."""
+        pairs = zip(weights, self._standardised, strict=True)
+        fused = np.asarray(sum(np.float32(weight) * own for weight, own in pairs))
+        return _best(self._retriever, self._queries, fused, depth)
+
+
+def weight_grid(n_members: int) -> Iterator[tuple[float, ...]]:
+    """All weightings in steps of `GRID_STEP`; for an oracle that picks the best by labels."""
+    for parts in _simplex(n_members, round(1 / GRID_STEP)):
+        yield tuple(part * GRID_STEP for part in parts)
 
 
 def _simplex(parts: int, total: int) -> Iterator[tuple[int, ...]]:

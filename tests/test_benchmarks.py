@@ -12,6 +12,7 @@ pytest.importorskip("ir_measures", reason="needs ir-measures (extra 'bench')")
 
 from benchmarks import datasets, measures
 from benchmarks.report import main as report
+from benchmarks.run_labelled import main as labelled
 from benchmarks.run_local import main
 from benchmarks.run_traces import auroc
 from uec.errors import InputError
@@ -118,6 +119,17 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     assert lines[0].split()[1:4:2] == ["Q0", "1"] and len(lines) == 600
     shown = CliRunner().invoke(report, [str(tmp_path / "out.json")]).output
     assert f"| uec | {row['uec']['nDCG@10']:.3f} |" in shown and "| small | 1 |" in shown
+    done = CliRunner().invoke(
+        labelled,
+        [
+            *("--data", str(tmp_path), "--sets", "small", "--ensemble", str(tmp_path / "ensemble")),
+            *("--n-draws", "2", "--out", str(tmp_path / "labelled.json")),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    curve = json.loads((tmp_path / "labelled.json").read_text())["sets"]["small"]
+    assert curve["0"] == [pytest.approx(row["uec, beta 0"]["nDCG@10"])]
+    assert len(curve["5"]) == 2
     # Encodings kept by the first run give the same figures in a second.
     CliRunner().invoke(main, [str(a) for a in arguments])
     assert json.loads((tmp_path / "out.json").read_text())["sets"] == content["sets"]

@@ -1,0 +1,109 @@
+"""What a few judged queries add to the label-free weights.
+
+    python -m benchmarks.run_labelled --data DIR --sets a,b --ensemble DIR --out FILE.json
+
+For each set and number of judged queries, that many are drawn, the prior is learnt with them, and
+the others are ranked with it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks import datasets, measures
+from benchmarks.remembering import remembering
+from benchmarks.run_local import MAIN
+from benchmarks.systems import FixedWeights
+from uec.build import build_index
+from uec.calibrating import MAX_POOL, N_SPANS, judged_ranks, view
+from uec.ensemble import Ensemble
+from uec.retriever import Retriever
+from uec.selfretrieval import draw_spans
+from uec.trust import TASKS, log_prior
+
+NUMBERS = (0, 5, 10, 20, 50)
+"""Of judged queries; sets with fewer use all but one."""
+
+
+def curve(
+    ensemble: Ensemble, dataset: datasets.RetrievalSet, n_draws: int, seed: int = 0
+) -> dict[str, Any]:
+    """nDCG@10 of the queries that were not drawn, by the number drawn; one value a draw."""
+    with tempfile.TemporaryDirectory() as folder:
+        located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
+        build_index(ensemble, located, Path(folder) / "index")
+        retriever = Retriever.open(Path(folder) / "index", verify=False)
+        retriever.ensemble = ensemble
+        pool = np.random.default_rng(seed).permutation(len(dataset.corpus))[:MAX_POOL]
+        spans = draw_spans(((int(i), dataset.corpus[i]) for i in pool), N_SPANS, seed)
+        views = view(retriever, spans, pool, "kron")
+        ranks = {task: views.by_member(task) for task in TASKS}
+        correlation = views.correlation()
+        labelled = judged_ranks(retriever, (dataset.queries, dataset.qrels))
+        fixed = FixedWeights(retriever, dataset.queries)
+
+        def values(rows: np.ndarray) -> np.ndarray:
+            given = labelled[rows] if len(rows) else None
+            weights = np.exp(log_prior(ranks, correlation, given)).tolist()
+            per_query = measures.per_query("labelled", fixed.run(weights), dataset.qrels)[MAIN]
+            return np.array([per_query[query.query_id] for query in dataset.queries])
+
+        rng = np.random.default_rng(seed)
+        result: dict[str, Any] = {}
+        for n in NUMBERS:
+            draws = []
+            for _ in range(n_draws if n else 1):
+                rows = rng.permutation(len(dataset.queries))[: min(n, len(dataset.queries) - 1)]
+                kept = np.setdiff1d(np.arange(len(dataset.queries)), rows)
+                draws.append(float(values(rows)[kept].mean()))
+            result[str(n)] = draws
+    return result
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--sets", required=True, help="Folders of DATA, comma separated.")
+@click.option(
+    "--ensemble",
+    "ensemble_path",
+    type=click.Path(path_type=Path, exists=True),
+    required=True,
+    help="From `uec fit`, or kept by run_local.",
+)
+@click.option("--n-draws", default=10, show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(
+    data: Path, sets: str, ensemble_path: Path, n_draws: int, cache: Path | None, out: Path
+) -> None:
+    """Write FILE.json with the curve of each set and their average."""
+    ensemble = remembering(Ensemble.load(ensemble_path), cache)
+    curves = {}
+    for name in sets.split(","):
+        curves[name] = curve(ensemble, datasets.load_set(data, name), n_draws)
+        shown = {n: round(float(np.mean(draws)), 4) for n, draws in curves[name].items()}
+        click.echo(f"{name}: {shown}", err=True)
+    by_number = {
+        number: np.mean([own[number] for own in curves.values()], axis=0)
+        for number in map(str, NUMBERS)
+    }
+    content = {
+        "sets": curves,
+        "average": {
+            n: {"mean": float(np.mean(draws)), "standard deviation": float(np.std(draws))}
+            for n, draws in by_number.items()
+        },
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    click.echo(json.dumps(content["average"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
