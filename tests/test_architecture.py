@@ -29,6 +29,7 @@ TESTED_ELSEWHERE = {
     "uec/messages.py": "test_client",
     "uec/posterior.py": "test_laplace",
     "uec/records.py": "test_retriever",
+    "uec/screen.py": "test_cli",
     "uec/trust.py": "test_calibrating",
 }
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import pytest
 
-from uec import demo
-from uec.demo import Screen, known_item_measures, load_data, reciprocal_rank_fusion
+from uec import demo, screen
+from uec.demo import known_item_measures, load_data, reciprocal_rank_fusion
 from uec.records import MemberSpec
 
 
@@ -37,7 +35,7 @@ def test_rrf_by_hand():
     assert reciprocal_rank_fusion([["a", "b", "c"], ["b", "a"]]) == ["a", "b", "c"]
 
 
-def test_the_whole_demo_with_hashing_encoders(data, tmp_path, monkeypatch):
+def test_the_whole_demo_with_hashing_encoders(data, tmp_path, monkeypatch, capsys):
     pytest.importorskip("grpc", reason="the demo starts the service (extra 'demo')")
     small = demo.DemoData(data.corpus[:300], data.pairs[:40], data.queries)
     known = {document.doc_id for document in small.corpus}
@@ -46,27 +44,18 @@ def test_the_whole_demo_with_hashing_encoders(data, tmp_path, monkeypatch):
     )
     monkeypatch.setattr(demo, "MEMBERS", (MemberSpec("a", "hashing:64"),))
     monkeypatch.setattr(demo, "load_data", lambda: small)
-    said: list[str] = []
     tables: list[list[tuple]] = []
-
-    @contextmanager
-    def progress(label, total):
-        yield lambda n: None
-
-    screen = Screen(
-        said.append,
-        progress,
-        lambda headers, rows: tables.append(rows),
-        lambda ranking: said.append(ranking.query),
-        lambda calibration: said.append(f"calibrated on {calibration.report['n_spans']} spans"),
-    )
-    demo.run(tmp_path, screen)
-    assert set(demo.QUESTIONS) <= set(said)
-    systems = {row[0]: row for row in tables[0]}
+    monkeypatch.setattr(screen, "table", lambda headers, rows: tables.append(rows))
+    demo.run(tmp_path)
+    said = capsys.readouterr().out
+    assert all(question in said for question in demo.QUESTIONS)
+    calibrated, evaluated = tables
+    assert calibrated[0][:2] == ("a", "1.00")
+    systems = {row[0]: row for row in evaluated}
     assert list(systems) == ["a", "uniform fusion", "RRF", "UEC", "UEC, T = 1"]
     # Fusing one member is that member. By chance nDCG@10 would be 0.015 on 300 documents; a summary
     # shares words with its docstring, so even hashed n-grams do several times better.
     assert systems["a"][1:] == systems["uniform fusion"][1:]
     assert float(systems["a"][1]) > 0.06
-    assert any("uec serve" in line for line in said)
+    assert "uec serve" in said
     assert (tmp_path / "index" / "manifest.json").exists()

@@ -9,22 +9,20 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from uec import __version__
+from uec import __version__, screen
 from uec.errors import InputError, UECError
 from uec.records import FUSIONS, POSTERIOR_KINDS
 
 if TYPE_CHECKING:
-    from uec.calibration import Calibration
     from uec.laplace import FitSettings
-    from uec.records import MemberSpec, Pair, Ranking
+    from uec.records import MemberSpec, Pair
 
 FOLDER = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path)
@@ -137,10 +135,10 @@ def _fit(
     from uec.fitting import fit_ensemble
 
     total = 2 * sum(len(own) for own in pairs.values())
-    with _progress("fitting", total) as advance:
+    with screen.progress("fitting", total) as advance:
         ensemble = fit_ensemble(specs, pairs, settings, seed=seed, progress=advance)
     artefact = ensemble.save(out)
-    _table(
+    screen.table(
         ("member", "dims", "pairs", "prior precision (kron)", "partner probability", "readout"),
         [
             (
@@ -197,7 +195,7 @@ def index(
 
     documents = read_corpus_lines(corpus)
     ensemble = Ensemble.load(ensemble_path)
-    with _progress("indexing", None) as advance:
+    with screen.progress("indexing", None) as advance:
         artefact = build_index(
             ensemble,
             documents,
@@ -210,26 +208,13 @@ def index(
     for name, cut in artefact.content["truncated"].items():
         if cut:
             click.echo(f"note: {name} cut {cut} of {n} documents to its maximum length", err=True)
-    _warn_of_fit_texts(artefact.content)
+    screen.fit_texts_warning(artefact.content)
     click.echo(f"wrote index {out}: {n} documents (fingerprint {artefact.fingerprint[:12]})")
     if calibrated:
         try:
             _calibrate(out)
         except InputError as error:
             click.echo(f"note: the index is not calibrated: {error}", err=True)
-
-
-def _warn_of_fit_texts(content: Mapping[str, Any]) -> None:
-    from uec.provenance import SUSPICIOUS
-
-    for name, share in content.get("fit_passages_in_corpus", {}).items():
-        if share > SUSPICIOUS:
-            click.echo(
-                f"warning: {share:.0%} of the text that {name}'s posterior was fitted on is in "
-                "this corpus. It calls certain whatever it has seen, right or wrong: fit on pairs "
-                "like the encoder's training data instead",
-                err=True,
-            )
 
 
 @main.command()
@@ -257,45 +242,10 @@ def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **sett
 def _calibrate(path: Path, **settings: Any) -> None:
     from uec.calibrating import N_SPANS, calibrate_index
 
-    with _progress("calibrating", None) as advance:
+    with screen.progress("calibrating", None) as advance:
         calibration = calibrate_index(path, progress=advance, **{"n_spans": N_SPANS, **settings})
-    show_calibration(calibration)
+    screen.calibration(calibration)
     click.echo(f"calibrated index {path}")
-
-
-def show_calibration(calibration: Calibration) -> None:
-    """Print what a calibration found, for a person."""
-    report = calibration.report
-    assert report is not None
-    _table(
-        ("member", "weight", "finds a quotation", "fills a gap", "trace tells failures"),
-        [
-            (
-                name,
-                f"{member['weight']:.2f}",
-                f"{member['quotation_mrr']:.2f}",
-                f"{member['cloze_mrr']:.2f}",
-                "-" if member["trace_auroc"] is None else f"{member['trace_auroc']:.2f}",
-            )
-            for name, member in report["members"].items()
-        ],
-    )
-    if report["n_labelled"]:
-        click.echo(f"the weights also follow {report['n_labelled']} judged queries")
-    best = report["best_member"]
-    click.echo(
-        f"{report['n_spans']} pieces of text looked for among {report['n_pool']} documents: "
-        f"mean reciprocal rank {report['ensemble_mrr']:.3f} together, "
-        f"{report['best_member_mrr']:.3f} by {best} alone (p = {report['p_value']:.2g})"
-    )
-    if calibration.temperature == float("inf"):
-        click.echo(
-            "the traces do not improve the ranking here: weights are the same for all queries"
-        )
-    else:
-        click.echo(f"the traces improve the ranking: temperature {calibration.temperature:g}")
-    if report["ensemble_mrr"] <= report["best_member_mrr"]:
-        click.echo(f"note: the ensemble does not help on this corpus; {best} alone does as well")
 
 
 def _search_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -342,7 +292,7 @@ def search(
         if as_json:
             click.echo(json.dumps(asdict(ranking), ensure_ascii=False))
         else:
-            show_ranking(ranking)
+            screen.ranking(ranking)
 
 
 @main.command()
@@ -375,7 +325,7 @@ def info(path: Path, as_json: bool) -> None:
         click.echo(f"{content['n_documents']} documents, {content['variance']} variance")
     ensemble = content["ensemble"] if kind == "index" else content
     members = ensemble["members"]
-    _table(
+    screen.table(
         ("member", "model", "dims", "max length", "query prompt", "fit pairs", "pairs sha256"),
         [
             (
@@ -391,43 +341,21 @@ def info(path: Path, as_json: bool) -> None:
         ],
     )
     if kind == "index":
-        _warn_of_fit_texts(content)
+        screen.fit_texts_warning(content)
         calibration = Calibration.from_json(ensemble["calibration"])
         if calibration.report is None:
             click.echo("not calibrated: members weigh the same; run `uec calibrate`")
         else:
-            show_calibration(calibration)
+            screen.calibration(calibration)
 
 
 @main.command()
 @click.option("--keep", type=FOLDER, help="Keep the ensemble and index in this folder.")
 def demo(keep: Path | None) -> None:
     """Fit, index, serve and search this Python's own docstrings with three real encoders."""
-    from uec.demo import Screen, run
+    from uec.demo import run
 
-    run(keep, Screen(click.echo, _progress, _table, show_ranking, show_calibration))
-
-
-def show_ranking(ranking: Ranking) -> None:
-    """Print one ranking for a person."""
-    weights = ", ".join(f"{name} {w:.2f}" for name, w in ranking.weights.items())
-    click.secho(ranking.query, bold=True)
-    click.echo(f"  weights: {weights}")
-    for name in ranking.truncated:
-        click.echo(f"  note: {name} cut the query to its maximum length")
-    for rank, hit in enumerate(ranking.hits, 1):
-        line = " ".join(f"{hit.document.title} {hit.document.text}".split())
-        deviation = hit.variance**0.5
-        probability = "" if hit.probability is None else f"  p {hit.probability:4.2f}"
-        click.echo(
-            f"  {rank:2d}. {hit.score:6.3f}{probability}"
-            f"  similarity {hit.similarity:5.2f} ± {deviation:4.2f}  {hit.doc_id}: {line[:70]}"
-        )
-        for member in hit.members:
-            click.echo(
-                f"        {member.member}: similarity {member.similarity:.3f}, "
-                f"{member.standardised:+.2f} spreads, trace {member.trace:.2f}"
-            )
+    run(keep)
 
 
 def _specs(members: tuple[str, ...], members_file: Path | None) -> list[MemberSpec]:
@@ -485,44 +413,6 @@ def _weights(text: str | None) -> dict[str, float] | None:
         return {name: float(w) for name, w in (item.split("=") for item in text.split(","))}
     except ValueError:
         raise InputError(f"--weights {text!r}: expected NAME=NUMBER,NAME=NUMBER") from None
-
-
-@contextmanager
-def _progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; silent when that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda n: bar.update(task, advance=n)
-
-
-def _table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*headers, box=SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,18 @@ import math
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import click
 import numpy as np
 
-from uec.records import Document, MemberSpec, Pair, Query, Ranking, SearchOptions
+from uec import screen
+from uec.records import Document, MemberSpec, Pair, Query, SearchOptions
 
 if TYPE_CHECKING:
-    from uec.calibration import Calibration
     from uec.retriever import Retriever
 
 MEMBERS = (
@@ -139,31 +139,11 @@ def _of_node(node: ast.AST, name: str) -> Iterator[_Docstring]:
                 yield from _of_node(child, f"{name}.{child_name}")
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Where the demo shows things: the command line's own ways of printing.
-
-    Attributes:
-        say: prints a line.
-        progress: a progress bar with a label and a total.
-        table: prints headers and rows.
-        ranking: prints one ranking.
-        calibration: prints what a calibration found.
-    """
-
-    say: Callable[[str], None]
-    progress: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-    table: Callable[[tuple[str, ...], list[tuple[Any, ...]]], None]
-    ranking: Callable[[Ranking], None]
-    calibration: Callable[[Calibration], None]
-
-
-def run(keep: Path | None, screen: Screen) -> None:
+def run(keep: Path | None) -> None:
     """Do everything once, from encoders to an evaluation, and say how to do it on other files.
 
     Args:
         keep: folder that keeps the ensemble and the index; None throws them away.
-        screen: where to show it.
     """
     from uec.retriever import Retriever
 
@@ -171,12 +151,12 @@ def run(keep: Path | None, screen: Screen) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep or Path(temporary)
         data = load_data()
-        _fit_and_index(data, folder, screen)
+        _fit_and_index(data, folder)
         retriever = Retriever.open(folder / "index")
-        _ask_the_service(retriever, screen)
-        _evaluate(data, retriever, screen)
-    screen.say(f"\nThe demo took {time.monotonic() - start:.0f} s. On your own files:\n")
-    screen.say(
+        _ask_the_service(retriever)
+        _evaluate(data, retriever)
+    click.echo(f"\nThe demo took {time.monotonic() - start:.0f} s. On your own files:\n")
+    click.echo(
         "  uec fit    --member minilm=pkg:minilm --member e5=pkg:e5 \\\n"
         "             --pairs pairs.jsonl --out my-ensemble\n"
         "  uec index  --ensemble my-ensemble --corpus corpus.jsonl --out my-index\n"
@@ -185,13 +165,13 @@ def run(keep: Path | None, screen: Screen) -> None:
     )
 
 
-def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
+def _fit_and_index(data: DemoData, folder: Path) -> None:
     from uec.build import build_index
     from uec.calibrating import calibrate_index
     from uec.fitting import fit_ensemble
     from uec.laplace import FitSettings
 
-    screen.say(
+    click.echo(
         f"1. Fitting {len(MEMBERS)} encoders on {len(data.pairs)} pairs "
         "(a docstring's summary line, the rest of it)"
     )
@@ -201,7 +181,7 @@ def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
             MEMBERS, {spec.name: data.pairs for spec in MEMBERS}, FitSettings(), progress=advance
         )
     ensemble.save(folder / "ensemble")
-    screen.say(
+    click.echo(
         f"2. Indexing {len(data.corpus)} docstrings of this Python's standard library, "
         "and learning whom to trust on them"
     )
@@ -213,12 +193,12 @@ def _fit_and_index(data: DemoData, folder: Path, screen: Screen) -> None:
     screen.calibration(calibration)
 
 
-def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
+def _ask_the_service(retriever: Retriever) -> None:
     from uec_server.app import create_server
 
     from uec.client import Client
 
-    screen.say("3. Starting the service and asking it through the client\n")
+    click.echo("3. Starting the service and asking it through the client\n")
     server, port = create_server(retriever, "127.0.0.1:0")
     try:
         with Client(f"127.0.0.1:{port}") as client:
@@ -229,9 +209,9 @@ def _ask_the_service(retriever: Retriever, screen: Screen) -> None:
         server.stop(grace=5).wait()
 
 
-def _evaluate(data: DemoData, retriever: Retriever, screen: Screen) -> None:
+def _evaluate(data: DemoData, retriever: Retriever) -> None:
     """Known-item search: each summary line must find the docstring that it was taken from."""
-    screen.say(f"\n4. Known-item search with {len(data.queries)} summary lines (not in the fit)")
+    click.echo(f"\n4. Known-item search with {len(data.queries)} summary lines (not in the fit)")
     names = retriever.ensemble.names
     systems: dict[str, SearchOptions] = {
         **{name: SearchOptions(DEPTH, weights={name: 1.0}, beta=0.0) for name in names},
