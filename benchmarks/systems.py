@@ -89,12 +89,12 @@ def calibrated(retriever: Retriever, calibration: Calibration) -> Retriever:
 
 
 def trusted(
-    calibration: Calibration, tasks: Sequence[str] = ("quotation", "cloze"), sharpness: float = 2.0
+    calibration: Calibration, tasks: Sequence[str] = ("quotation", "cloze")
 ) -> dict[str, float]:
     """Weights by the odds of some tasks, not decorrelated."""
     assert calibration.report is not None
     odds = {
-        name: sharpness * sum(float(logit(member[f"{task}_mrr"])) for task in tasks)
+        name: sum(float(logit(member[f"{task}_mrr"])) for task in tasks)
         for name, member in calibration.report["members"].items()
     }
     best = max(odds.values())

@@ -168,7 +168,7 @@ def test_log_prior_multiplies_the_odds_of_both_tasks():
     ranks = {"quotation": np.full((99, 2), [0.5, 0.25]), "cloze": np.full((99, 2), [0.2, 0.2])}
     odds = [q / (1 - q) for q in ((99 * 0.5 + 0.5) / 100, (99 * 0.25 + 0.5) / 100)]
     prior = log_prior(ranks, np.eye(2))
-    assert prior[0] - prior[1] == pytest.approx(2 * np.log(odds[0] / odds[1]))
+    assert prior[0] - prior[1] == pytest.approx(np.log(odds[0] / odds[1]))
 
 
 def test_members_that_say_the_same_share_one_weight():

@@ -2,7 +2,7 @@
 
 Trust and prior of the k members are
 
-    trust_k ∝ (odds MRR_k(quotation) · odds MRR_k(cloze)) ^ SHARPNESS
+    trust_k ∝ odds MRR_k(quotation) · odds MRR_k(cloze)
     prior   ∝ (R + I)^-1 trust,  negative entries cut to zero
 
 The tasks are those of `uec.selfretrieval`: two tests of one member, so their odds multiply. Neither
@@ -33,10 +33,6 @@ from uec.relevance import DEPTH, RelevanceModel
 from uec.selfretrieval import log_odds, reciprocal_ranks
 from uec.similarity import probit
 from uec.weights import member_weights
-
-SHARPNESS = 2.0
-"""Log-odds of a mean reciprocal rank to log prior weight. The value of the first prototype, where
-weights were odds over a temperature of one half; not tuned since."""
 
 SPANS_WORTH = 30
 """Judged queries that all spans together count as: with fewer, five unlucky queries can undo what
@@ -203,8 +199,10 @@ def log_prior(
     log_trust = sum(log_odds(own) for own in ranks.values())
     if labelled is not None:
         total = SPANS_WORTH + len(labelled)
-        log_trust = (SPANS_WORTH * log_trust + len(labelled) * log_odds(labelled)) / total
-    trust = softmax(SHARPNESS * log_trust)
+        # A real query stands for both tasks.
+        own = len(TASKS) * log_odds(labelled)
+        log_trust = (SPANS_WORTH * log_trust + len(labelled) * own) / total
+    trust = softmax(log_trust)
     weights = np.linalg.solve(correlation + np.eye(len(trust)), trust)
     positive = weights > 0
     logs = np.full(len(weights), -np.inf)
