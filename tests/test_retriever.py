@@ -223,3 +223,15 @@ def test_options_have_a_field_for_every_change(retriever):
     with pytest.raises(TypeError):
         retriever.search(["a query"], top_q=3)
     assert {f.name for f in dataclasses.fields(SearchOptions)} >= {"top_k", "posterior", "beta"}
+
+
+def test_beta_zero_looks_at_fewer_candidates_and_finds_the_same(retriever, texts):
+    """The hits of the short list are those of an exhaustive rerank."""
+    queries = texts[:20]
+    options = {"top_k": 10, "beta": 0.0}
+    short = retriever.search(queries, **options)
+    everything = retriever.search(queries, **{**options, "top_k": len(retriever.index)})
+    for few, all_ in zip(short, everything, strict=True):
+        assert [h.doc_id for h in few.hits] == [h.doc_id for h in all_.hits[:10]]
+        assert [h.score for h in few.hits] == pytest.approx([h.score for h in all_.hits[:10]])
+    assert len(everything[0].hits) == len(retriever.index)

@@ -124,7 +124,8 @@ class SearchOptions:
     Attributes:
         top_k: hits to return.
         n_candidates: documents that are reranked; at least `top_k`. It does not follow `top_k`, so
-            that the first k of 2k hits are the k hits.
+            that the first k of 2k hits are the k hits. With beta 0 the order is final before, and
+            fewer are looked at.
         posterior: whose traces weigh the members and moderate the score.
         temperature: of the weights; None takes the ensemble's.
         beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.

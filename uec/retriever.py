@@ -114,7 +114,7 @@ class Retriever:
         timings = {} if timings is None else timings
         with _timed(timings, "retrieve"):
             _, rows = self.index.store.search(
-                self.fused_queries(weighed, options), options.n_candidates
+                self.fused_queries(weighed, options), self._n_candidates(options)
             )
         relevance = self._relevance(options)
         with _timed(timings, "rerank"):
@@ -278,8 +278,7 @@ class Retriever:
         fuse = fusion.average if options.fusion == "average" else fusion.concat
         queries = self._as_members_see_it(weighed, n, options)
         fused = fuse(queries, candidates, weighed.weights[n])
-        beta = self.ensemble.calibration.beta if options.beta is None else options.beta
-        score = probit(fused.mean, fused.variance, beta)
+        score = probit(fused.mean, fused.variance, self._beta(options))
         # The model of relevance compares the hits with those that follow them.
         best = _best(score, max(options.top_k, DEPTH), ids)
         likely = None if relevance is None else relevance.probabilities(score[best]).tolist()
@@ -357,6 +356,20 @@ class Retriever:
                 temperature = calibration.temperature
             return member_weights(traces, calibration.log_prior, temperature)
         return named_weights(options.weights, self.ensemble.names, len(traces))
+
+    def _beta(self, options: SearchOptions) -> float:
+        return self.ensemble.calibration.beta if options.beta is None else options.beta
+
+    def _n_candidates(self, options: SearchOptions) -> int:
+        """Candidates to look at: fewer than asked for where their order is final already.
+
+        Inner products with the fused query order documents as the score does, unless the variance
+        moderates it or vectors are averaged. Then the hits and what the model of relevance reads
+        are enough, and as many again for documents that tie.
+        """
+        if self._beta(options) > 0 or options.fusion == "average":
+            return options.n_candidates
+        return min(options.n_candidates, 2 * max(options.top_k, DEPTH))
 
     def _relevance(self, options: SearchOptions) -> RelevanceModel | None:
         """The index's model of relevance, if these options give the scores it was fitted on."""
