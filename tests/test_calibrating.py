@@ -159,6 +159,12 @@ def test_a_corpus_without_spans_is_refused(ensemble, tmp_path):
         calibrate(Retriever.open(tmp_path / "index"))
 
 
+@pytest.mark.parametrize("n_spans", [-1, 0, 29, 2001])
+def test_a_number_of_spans_that_cannot_do_is_refused(retriever, n_spans):
+    with pytest.raises(InputError, match=f"from 30 to 2000, got {n_spans}"):
+        calibrate(retriever, n_spans=n_spans)
+
+
 def test_a_large_corpus_is_sampled(retriever, monkeypatch):
     monkeypatch.setattr(calibrating, "MAX_POOL", 40)
     assert calibrate(retriever, n_spans=35).report["n_pool"] == 40

@@ -33,6 +33,9 @@ JUDGED_DEPTH = 100
 MIN_SPANS = 30
 """Fewer rank nothing."""
 
+MAX_SPANS = 2000
+"""More tell nothing new, and their similarities with the pool fill the memory."""
+
 MAX_POOL = 10_000
 """Documents that a span is looked for in. A sample of a larger corpus tells the members apart as
 well, and its similarities fit in memory."""
@@ -80,9 +83,11 @@ def calibrate(
         A calibration with a report; `uec.build.recalibrate` writes it into the index.
 
     Raises:
-        InputError: the corpus gives fewer than `MIN_SPANS` spans, or no judged query has a relevant
-            document in it.
+        InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, or no
+            judged query has a relevant document in it.
     """
+    if not MIN_SPANS <= n_spans <= MAX_SPANS:
+        raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
     labelled = None if judged is None else judged_ranks(retriever, judged)
     pool = np.random.default_rng(seed).permutation(len(retriever.index))[:MAX_POOL]
     spans = draw_spans(_documents(retriever, pool), n_spans, seed)
