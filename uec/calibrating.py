@@ -83,8 +83,8 @@ def calibrate(
         A calibration with a report; `uec.build.recalibrate` writes it into the index.
 
     Raises:
-        InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, or no
-            judged query has a relevant document in it.
+        InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, or
+            no judged query has a relevant document in it.
     """
     if not MIN_SPANS <= n_spans <= MAX_SPANS:
         raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
