@@ -9,7 +9,6 @@ the others are ranked with it.
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ import numpy as np
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
 from benchmarks.run_local import MAIN
-from benchmarks.systems import FixedWeights
-from uec.build import build_index
-from uec.calibrating import MAX_POOL, N_SPANS, judged_ranks, view
+from benchmarks.systems import FixedWeights, opened
+from uec.calibrating import N_SPANS, judged_ranks, look
 from uec.ensemble import Ensemble
-from uec.retriever import Retriever
-from uec.selfretrieval import draw_spans
 from uec.trust import TASKS, log_prior
 
 NUMBERS = (5, 10, 20, 50)
@@ -38,14 +34,8 @@ def curve(
 
     Both are measured on the queries that were not drawn; under "0" stands the label-free nDCG@10.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
-        build_index(ensemble, located, Path(folder) / "index")
-        retriever = Retriever.open(Path(folder) / "index", verify=False)
-        retriever.ensemble = ensemble
-        pool = np.random.default_rng(seed).permutation(len(dataset.corpus))[:MAX_POOL]
-        spans = draw_spans(((int(i), dataset.corpus[i]) for i in pool), N_SPANS, seed)
-        views = view(retriever, spans, pool, "kron")
+    with opened(ensemble, dataset) as retriever:
+        views = look(retriever, N_SPANS, "kron", seed)
         ranks = {task: views.by_member(task) for task in TASKS}
         correlation = views.correlation()
         labelled = judged_ranks(retriever, (dataset.queries, dataset.qrels))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,7 @@ import numpy as np
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
-from benchmarks.systems import FixedWeights, calibrated, systems, weight_grid
-from uec.build import build_index
+from benchmarks.systems import FixedWeights, calibrated, opened, systems, weight_grid
 from uec.calibrating import calibrate
 from uec.ensemble import Ensemble
 from uec.fitting import fingerprint, fit_ensemble
@@ -77,12 +75,7 @@ def evaluate_set(
     `brief` leaves out all systems but the members, uniform fusion and UEC, and the search for the
     best fixed weights.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
-        build_index(ensemble, located, Path(folder) / "index")
-        retriever = Retriever.open(Path(folder) / "index", verify=False)
-        # Opening loads the encoders again; the systems share the ones that remember.
-        retriever.ensemble = ensemble
+    with opened(ensemble, dataset) as retriever:
         first, *others = [calibrate(retriever, seed=seed) for seed in seeds]
         asked = systems(retriever, first)
         if brief:

@@ -7,17 +7,23 @@ calibration; only the baselines that the product does not offer are written here
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import logit
 
+from benchmarks.datasets import RetrievalSet
 from benchmarks.measures import Run
+from uec.build import build_index
 from uec.calibration import Calibration
 from uec.demo import RRF_K
+from uec.ensemble import Ensemble
 from uec.records import Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 
@@ -79,6 +85,20 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
         "uec, T = 1, diagonal": _searched(uec, temperature=1.0, posterior="diag"),
     }
     return table
+
+
+@contextmanager
+def opened(ensemble: Ensemble, dataset: RetrievalSet) -> Iterator[Retriever]:
+    """An index of one set, not calibrated, for the length of a with block.
+
+    Opening loads the encoders again; the retriever has the ensemble's own, which may remember.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
+        build_index(ensemble, located, Path(folder) / "index")
+        retriever = Retriever.open(Path(folder) / "index", verify=False)
+        retriever.ensemble = ensemble
+        yield retriever
 
 
 def calibrated(retriever: Retriever, calibration: Calibration) -> Retriever:

@@ -89,6 +89,20 @@ def calibrate(
     if not MIN_SPANS <= n_spans <= MAX_SPANS:
         raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
     labelled = None if judged is None else judged_ranks(retriever, judged)
+    views = look(retriever, n_spans, posterior, seed, progress)
+    n_looked_for, n_pool, _ = views.mean.shape
+    settings = {"seed": seed, "posterior": posterior, "n_spans": n_looked_for, "n_pool": n_pool}
+    return learn(views, retriever.ensemble.names, settings, labelled)
+
+
+def look(
+    retriever: Retriever,
+    n_spans: int,
+    posterior: PosteriorKind,
+    seed: int,
+    progress: Progress | None = None,
+) -> Views:
+    """Draw a pool of documents and spans of them, and look for the spans; see `calibrate`."""
     pool = np.random.default_rng(seed).permutation(len(retriever.index))[:MAX_POOL]
     spans = draw_spans(_documents(retriever, pool), n_spans, seed)
     if len(spans) < MIN_SPANS:
@@ -97,9 +111,7 @@ def calibrate(
             "documents of six words or more. Members keep equal weights; --weights of a search "
             "sets others"
         )
-    views = view(retriever, spans, pool, posterior, progress)
-    settings = {"seed": seed, "posterior": posterior, "n_spans": len(spans), "n_pool": len(pool)}
-    return learn(views, retriever.ensemble.names, settings, labelled)
+    return view(retriever, spans, pool, posterior, progress)
 
 
 def judged_ranks(retriever: Retriever, judged: Judged) -> Float[np.ndarray, "q k"]:
