@@ -240,11 +240,11 @@ def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **sett
 
 
 def _calibrate(path: Path, **settings: Any) -> None:
-    from uec.calibrating import N_SPANS, calibrate_index
+    from uec.calibrating import calibrate_index
     from uec.storage import open_artefact
 
     with screen.progress("calibrating", None) as advance:
-        calibration = calibrate_index(path, progress=advance, **{"n_spans": N_SPANS, **settings})
+        calibration = calibrate_index(path, progress=advance, **settings)
     screen.calibration(calibration)
     fingerprint = open_artefact(path, "index", verify=False).fingerprint
     click.echo(f"calibrated index {path} (fingerprint {fingerprint[:12]})")

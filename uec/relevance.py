@@ -28,15 +28,14 @@ RIDGE = 1.0
 where every span is found at the top."""
 
 
-def properties(scores: Float[np.ndarray, "m c"]) -> Float[np.ndarray, "m h 4"]:
+def properties(scores: Float[np.ndarray, "m c"]) -> Float[np.ndarray, "m c 4"]:
     """The four properties of each hit.
 
     Args:
         scores: (m, c) of m rankings, best first; at least two.
 
     Returns:
-        (m, h, 4) for the h best, all but those that only serve for comparison: h = c where there
-        are at most `PAGE`. Signs are such that more of each speaks for relevance.
+        (m, c, 4). Signs are such that more of each speaks for relevance.
     """
     c = scores.shape[1]
     following = scores[:, PAGE:DEPTH] if c > PAGE else scores[:, -1:]
