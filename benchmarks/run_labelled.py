@@ -21,7 +21,7 @@ from benchmarks.run_local import MAIN
 from benchmarks.systems import FixedWeights, opened
 from uec.calibrating import N_SPANS, judged_ranks, look
 from uec.ensemble import Ensemble
-from uec.trust import TASKS, log_prior
+from uec.trust import TASKS, log_prior, log_trust
 
 NUMBERS = (5, 10, 20, 50)
 """Of judged queries; sets with fewer use all but one."""
@@ -43,7 +43,7 @@ def curve(
 
         def values(rows: np.ndarray) -> np.ndarray:
             given = labelled[rows] if len(rows) else None
-            weights = np.exp(log_prior(ranks, correlation, given)).tolist()
+            weights = np.exp(log_prior(log_trust(ranks, False, given), correlation)).tolist()
             per_query = measures.per_query("labelled", fixed.run(weights), dataset.qrels)[MAIN]
             return np.array([per_query[query.query_id] for query in dataset.queries])
 

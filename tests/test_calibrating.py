@@ -16,7 +16,7 @@ from uec.errors import InputError, MismatchError
 from uec.retriever import Retriever
 from uec.selfretrieval import draw_spans
 from uec.similarity import probit
-from uec.trust import TASKS, Views, learn, log_prior
+from uec.trust import TASKS, Views, learn, log_prior, log_trust
 
 
 def synthetic(signal, traces=None, n=200, p=60, seed=0):
@@ -173,14 +173,14 @@ def test_a_large_corpus_is_sampled(retriever, monkeypatch):
 def test_log_prior_multiplies_the_odds_of_both_tasks():
     ranks = {"quotation": np.full((99, 2), [0.5, 0.25]), "cloze": np.full((99, 2), [0.2, 0.2])}
     odds = [q / (1 - q) for q in ((99 * 0.5 + 0.5) / 100, (99 * 0.25 + 0.5) / 100)]
-    prior = log_prior(ranks, np.eye(2))
+    prior = log_prior(log_trust(ranks, False), np.eye(2))
     assert prior[0] - prior[1] == pytest.approx(np.log(odds[0] / odds[1]))
 
 
 def test_members_that_say_the_same_share_one_weight():
     ranks = dict.fromkeys(TASKS, np.full((99, 3), 0.5))
     twins = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    a, b, c = np.exp(log_prior(ranks, twins))
+    a, b, c = np.exp(log_prior(log_trust(ranks, False), twins))
     # (R + I)^-1 1: 1 / 2.9 for the twins, 1 / 2 for the third.
     assert a == pytest.approx(b)
     assert c / a == pytest.approx(2.9 / 2)
@@ -188,15 +188,18 @@ def test_members_that_say_the_same_share_one_weight():
 
 def test_a_worse_twin_is_switched_off():
     ranks = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.2]))
-    prior = log_prior(ranks, np.array([[1.0, 0.95], [0.95, 1.0]]))
+    prior = log_prior(log_trust(ranks, False), np.array([[1.0, 0.95], [0.95, 1.0]]))
     assert list(prior) == [0.0, -np.inf]
 
 
 def test_judged_queries_pull_the_prior_towards_what_they_say():
     spans = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.25]))
-    plain = log_prior(spans, np.eye(2))
+    plain = log_prior(log_trust(spans, False), np.eye(2))
     odds = [r / (1 - r) for r in ((29 * 0.2 + 0.5) / 30, (29 * 0.6 + 0.5) / 30)]
-    few, many = (log_prior(spans, np.eye(2), np.full((n, 2), [0.2, 0.6])) for n in (29, 2900))
+    few, many = (
+        log_prior(log_trust(spans, False, np.full((n, 2), [0.2, 0.6])), np.eye(2))
+        for n in (29, 2900)
+    )
     free = plain[0] - plain[1]
     labelled = 2 * np.log(odds[0] / odds[1])
     assert few[0] - few[1] == pytest.approx((30 * free + 29 * labelled) / 59)

@@ -5,16 +5,18 @@ Files of an *index*: ``vectors.faiss`` (the members' means side by side in one i
 moment), ``documents.sqlite`` (identifiers, texts, metadata), ``NAME.corpus.npz`` (mean and
 covariance of each member's document means, for the spread of its similarities), the ensemble's own
 files, and, on request, ``variance.KIND.f32`` (the full variances, for comparison). One pass, in
-memory that does not grow with the corpus; published atomically by `uec.storage`.
+memory that does not grow with the corpus, but for the grams of ``bm25/``, the lexical store on
+request; published atomically by `uec.storage`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,7 +26,8 @@ from uec.encoders import Progress
 from uec.ensemble import Ensemble, Member, MemberEncoding, encode_member
 from uec.errors import EmbeddingError, InputError, MismatchError
 from uec.provenance import Occurrences
-from uec.records import POSTERIOR_KINDS, Document
+from uec.records import LEXICAL, POSTERIOR_KINDS, Document
+from uec.stores.bm25 import PARAMETERS, Bm25Writer
 from uec.stores.documents import DocumentWriter
 from uec.stores.faiss import FaissStoreWriter
 
@@ -66,6 +69,7 @@ def build_index(
     path: Path,
     *,
     variance: Variance = "sketch",
+    bm25: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> storage.Artefact:
@@ -76,6 +80,8 @@ def build_index(
         documents: read once, in order; ``(where, document)``.
         path: the folder; an index that is there is replaced when the new one is whole.
         variance: "full" also stores every variance (as large as the vectors, for each posterior).
+        bm25: also index the words, as a member that no encoder is behind; it takes four bytes of
+            memory a character meanwhile.
         batch_size: texts a forward pass.
         progress: called with the documents done.
 
@@ -83,12 +89,17 @@ def build_index(
         The published artefact.
 
     Raises:
-        InputError: no documents, or an identifier twice; says where.
+        InputError: no documents, or an identifier twice; says where. With `bm25`, a member of that
+            name, or a corpus without words.
         EmbeddingError: a member gave a vector that cannot be indexed; names the document.
         BusyError: another build is writing this folder.
     """
+    if bm25:
+        if LEXICAL in ensemble.names:
+            raise InputError(f"a member is named {LEXICAL!r} already; give it another name")
+        ensemble = replace(ensemble, calibration=Calibration.uniform(len(ensemble.members) + 1))
     with storage.create(path, "index") as draft, contextlib.ExitStack() as files:
-        writer = _Writer(ensemble, draft.path, variance, files)
+        writer = _Writer(ensemble, draft.path, variance, bm25, files)
         for chunk in _chunks(documents, CHUNK):
             writer.add(chunk, batch_size)
             if progress is not None:
@@ -102,6 +113,7 @@ def build_index(
             "variance": variance,
             "truncated": writer.truncated,
             "fit_passages_in_corpus": writer.occurrences.shares(),
+            "lexical": writer.lexical,
             "ensemble": ensemble.write(draft.path),
         }
         files.close()
@@ -142,6 +154,7 @@ class _Writer:
         ensemble: Ensemble,
         place: Callable[[str], Path],
         variance: Variance,
+        bm25: bool,
         files: contextlib.ExitStack,
     ) -> None:
         self._ensemble = ensemble
@@ -156,6 +169,8 @@ class _Writer:
             for kind in (POSTERIOR_KINDS if variance == "full" else ())
         }
         self._moments = {m.name: CorpusMoments(m.encoder.dimension) for m in ensemble.members}
+        self._bm25 = Bm25Writer() if bm25 else None
+        self.lexical: Mapping[str, Any] | None = None
         self.truncated = dict.fromkeys(ensemble.names, 0)
         self.occurrences = Occurrences(
             {m.name: m.fit.get("passage_sample", []) for m in ensemble.members}
@@ -178,10 +193,15 @@ class _Writer:
         for member, encoding in zip(self._ensemble.members, encodings, strict=True):
             self._moments[member.name].add(encoding.mean)
             self.truncated[member.name] += int(encoding.truncated.sum())
-        self.occurrences.add(document.passage for _, document in chunk)
+        passages = [document.passage for _, document in chunk]
+        if self._bm25 is not None:
+            self._bm25.add(passages)
+        self.occurrences.add(passages)
         self.n_documents += len(chunk)
 
     def close(self) -> None:
+        if self._bm25 is not None:
+            self.lexical = self._bm25.save(self._place(f"{LEXICAL}/{PARAMETERS}").parent)
         for name, corpus in self._moments.items():
             np.savez(self._place(f"{name}.corpus.npz"), **corpus.arrays())  # type: ignore[arg-type]
 

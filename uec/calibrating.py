@@ -7,6 +7,7 @@ spans of the corpus ─look for each─> k views of m spans among p documents
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -92,7 +93,7 @@ def calibrate(
     views = look(retriever, n_spans, posterior, seed, progress)
     n_looked_for, n_pool, _ = views.mean.shape
     settings = {"seed": seed, "posterior": posterior, "n_spans": n_looked_for, "n_pool": n_pool}
-    return learn(views, retriever.ensemble.names, settings, labelled)
+    return learn(views, retriever.index.names, settings, labelled)
 
 
 def look(
@@ -137,7 +138,7 @@ def judged_ranks(retriever: Retriever, judged: Judged) -> Float[np.ndarray, "q k
         )
     texts = [queries[n].text for n in usable]
     columns = []
-    for name in retriever.ensemble.names:
+    for name in retriever.index.names:
         rankings = retriever.search(
             texts, SearchOptions(top_k=JUDGED_DEPTH, weights={name: 1.0}, beta=0.0)
         )
@@ -178,9 +179,10 @@ def view(
     rests = ensemble.encode(
         [span.rest for span in spans], "document", kinds=[posterior], progress=progress
     )
-    shape = (len(spans), len(pool), len(ensemble.members))
-    mean, variance = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    cloze_mean, cloze_variance = np.empty(shape[::2]), np.empty(shape[::2])
+    shape = (len(spans), len(pool), len(index.names))
+    # A lexical member has no variance.
+    mean, variance = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    cloze_mean, cloze_variance = np.zeros(shape[::2]), np.zeros(shape[::2])
     documents = index.candidates(pool, posterior)
     for k, (span, rest, document) in enumerate(zip(weighed.members, rests, documents, strict=True)):
         centre, spread = weighed.centre[:, k : k + 1], weighed.spread[:, k : k + 1]
@@ -194,6 +196,11 @@ def view(
             sketched_variance(asked, answer.trace[:, None], answer.profile_moment[:, None])
             / spread**2
         )
+    if weighed.lexical is not None and index.lexical is not None:
+        for n, (span, own) in enumerate(zip(spans, weighed.lexical, strict=True)):
+            mean[n, :, -1] = own.standardised[pool]
+            rest = replace(own, scores=index.lexical.score(span.text, [span.rest]))
+            cloze_mean[n, -1] = rest.standardised[0]
     rows = np.arange(len(spans))
     return Views(
         mean,
@@ -202,6 +209,7 @@ def view(
         {"quotation": variance[rows, targets], "cloze": cloze_variance.astype(np.float32)},
         targets,
         weighed.traces,
+        lexical=index.lexical is not None,
     )
 
 

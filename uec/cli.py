@@ -172,6 +172,9 @@ def _fit(
     show_default=True,
     help="full also stores every variance, three times the size; for comparison.",
 )
+@click.option(
+    "--bm25", is_flag=True, help="Also index the words: a member for names, numbers and rare terms."
+)
 @click.option("--batch-size", default=32, show_default=True, help="Texts a forward pass.")
 @click.option(
     "--calibrate/--no-calibrate",
@@ -185,6 +188,7 @@ def index(
     corpus: Path,
     out: Path,
     variance: str,
+    bm25: bool,
     batch_size: int,
     calibrated: bool,
 ) -> None:
@@ -201,6 +205,7 @@ def index(
             documents,
             out,
             variance=variance,  # type: ignore[arg-type]
+            bm25=bm25,
             batch_size=batch_size,
             progress=advance,
         )

@@ -11,7 +11,8 @@ is still the inner product of two Gaussians, over the concatenated space. ``spre
 the variance of member k's similarity over the corpus, ``m' C_k m`` with C_k the covariance of its
 document means, and ``centre_k(q)`` its mean: members whose cosines live in
 0.7..1 and in 0..1 meet on one scale. The centre never changes the order of the means, but it is
-what the probit score shrinks towards.
+what the probit score shrinks towards. A lexical member has no space: its score, standardised over
+the corpus in the same way, joins the mean and adds no variance.
 
 ``average`` is the paper's (arXiv 2507.20718): ``m(q) = sum_k weight_k m_k(q)`` against the plain
 average of the document means, both normalised. Its cross terms compare unrelated spaces, which is
@@ -67,20 +68,40 @@ class MemberCandidates:
 
 
 @dataclass(frozen=True, slots=True)
+class LexicalScores:
+    """How the lexical member scores one query against some documents.
+
+    Attributes:
+        scores: (c,) its own scores.
+        centre: mean of its scores over the corpus.
+        spread: standard deviation of the same, at least `SPREAD_FLOOR`.
+    """
+
+    scores: Float[np.ndarray, " c"]
+    centre: float
+    spread: float
+
+    @property
+    def standardised(self) -> Float[np.ndarray, " c"]:
+        """(c,) scores less the centre, over the spread."""
+        return (self.scores - self.centre) / self.spread
+
+
+@dataclass(frozen=True, slots=True)
 class Fused:
-    """Similarity of one query with c candidates.
+    """Similarity of one query with c candidates, by m members: k encoders and the lexical one.
 
     Attributes:
         mean: (c,) of the fused similarity.
         variance: (c,) of the fused similarity.
-        similarities: (c, k) each member's own inner product.
-        standardised: (c, k) the same less its centre, over its spread.
+        similarities: (c, m) each member's own inner product, or score.
+        standardised: (c, m) the same less its centre, over its spread.
     """
 
     mean: Float[np.ndarray, " c"]
     variance: Float[np.ndarray, " c"]
-    similarities: Float[np.ndarray, "c k"]
-    standardised: Float[np.ndarray, "c k"]
+    similarities: Float[np.ndarray, "c m"]
+    standardised: Float[np.ndarray, "c m"]
 
 
 def spread_of(
@@ -89,6 +110,11 @@ def spread_of(
     """Spread of the similarity of each query over a corpus: ``sqrt(m' C m)``; (n,)."""
     squared = np.einsum("nd,nd->n", mean @ covariance, mean, dtype=np.float64)
     return np.asarray(np.maximum(np.sqrt(np.maximum(squared, 0.0)), SPREAD_FLOOR))
+
+
+def scores_of(scores: Float[np.ndarray, " N"]) -> LexicalScores:
+    """Scores of a whole corpus with their own mean and spread."""
+    return LexicalScores(scores, float(scores.mean()), max(float(scores.std()), SPREAD_FLOOR))
 
 
 def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.ndarray:
@@ -122,11 +148,22 @@ def _similarities(
 def concat(
     queries: list[MemberQuery],
     candidates: list[MemberCandidates],
-    weights: Float[np.ndarray, " k"],
+    weights: Float[np.ndarray, " m"],
+    lexical: LexicalScores | None = None,
 ) -> Fused:
-    """Fuse by concatenation of the members' spaces; see the module's docstring."""
+    """Fuse by concatenation of the members' spaces; see the module's docstring.
+
+    Args:
+        queries: one view of the query for each of the k encoders.
+        candidates: theirs of the c candidates.
+        weights: (m,) of the encoders and, where there is one, the lexical member last.
+        lexical: its scores of the candidates.
+    """
     own, standardised = _similarities(queries, candidates)
-    scales = weights / np.array([q.spread for q in queries])
+    if lexical is not None:
+        own = np.column_stack([own, lexical.scores])
+        standardised = np.column_stack([standardised, lexical.standardised])
+    scales = weights[: len(queries)] / np.array([q.spread for q in queries])
     variances = np.stack(
         [_member_variance(q, c) for q, c in zip(queries, candidates, strict=True)], axis=1
     )

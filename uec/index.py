@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from uec import storage
 from uec.ensemble import Ensemble
 from uec.fusion import MemberCandidates
-from uec.records import POSTERIOR_KINDS, PosteriorKind
+from uec.records import LEXICAL, POSTERIOR_KINDS, PosteriorKind
+from uec.stores.bm25 import PARAMETERS, Bm25Store
 from uec.stores.documents import DocumentStore
 from uec.stores.faiss import FaissStore
 
@@ -45,6 +46,7 @@ class Index:
         documents: texts and metadata by row or id.
         store: the inner-product index.
         corpora: one `MemberCorpus` a member.
+        lexical: the same documents by their words; None where the index was built without.
     """
 
     def __init__(self, artefact: storage.Artefact, ensemble: Ensemble) -> None:
@@ -54,6 +56,7 @@ class Index:
         self.documents = DocumentStore(artefact.file("documents.sqlite"))
         self.store = FaissStore(artefact.file("vectors.faiss"))
         self.corpora = list(self._read_corpora())
+        self.lexical = self._read_lexical()
         n, k = len(self.documents), len(ensemble.members)
         self._sketch = self._map("sketch.f32", (n, len(POSTERIOR_KINDS), 2, k))
         full = POSTERIOR_KINDS if artefact.content["variance"] == "full" else ()
@@ -85,6 +88,12 @@ class Index:
         """Whether every variance is stored, not only the sketch."""
         return bool(self._variances)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everyone who has a weight: the ensemble's members, and the lexical one last."""
+        own = self.ensemble.names
+        return own if self.lexical is None else (*own, LEXICAL)
+
     def candidates(
         self, rows: Int[np.ndarray, " c"], posterior: PosteriorKind
     ) -> list[MemberCandidates]:
@@ -101,6 +110,12 @@ class Index:
             )
             for k, corpus in enumerate(self.corpora)
         ]
+
+    def _read_lexical(self) -> Bm25Store | None:
+        content = self.artefact.content.get("lexical")
+        if content is None:
+            return None
+        return Bm25Store(self.artefact.file(f"{LEXICAL}/{PARAMETERS}").parent, content)
 
     def _map(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return np.memmap(self.artefact.file(name), "<f4", mode="r", shape=shape)

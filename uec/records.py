@@ -23,6 +23,9 @@ Role: TypeAlias = Literal["query", "document"]
 Similarity: TypeAlias = Literal["cosine", "dot"]
 
 PosteriorKind: TypeAlias = Literal["diag", "kron"]
+LEXICAL = "bm25"
+"""Name of the member that no encoder is behind, in weights and reports."""
+
 POSTERIOR_KINDS: tuple[PosteriorKind, ...] = ("diag", "kron")
 
 Fusion: TypeAlias = Literal["concat", "average"]
@@ -129,7 +132,7 @@ class SearchOptions:
         posterior: whose traces weigh the members and moderate the score.
         temperature: of the weights; None takes the ensemble's.
         beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
-        fusion: "concat", or "average" as in the paper.
+        fusion: "concat", or "average" as in the paper, which has no place for bm25.
         weights: member name to weight, the same for every query; None weighs by trace.
         explain: fill `Hit.members`.
 
@@ -177,10 +180,11 @@ class MemberHit:
 
     Attributes:
         member: the member's name.
-        similarity: its own inner product of query and document, not standardised.
+        similarity: its own inner product of query and document (bm25: its score), not standardised.
         standardised: the same, less its mean over the corpus, divided by its spread over the
             corpus.
-        trace: trace of the covariance of the document's embedding, median 1 over held-out texts.
+        trace: trace of the covariance of the document's embedding, median 1 over held-out texts;
+            0 for bm25, which knows no uncertainty of a document.
     """
 
     member: str
@@ -221,7 +225,8 @@ class Ranking:
         query: the query's text.
         hits: best first; ties broken by document id.
         weights: member name to weight; sums to one.
-        traces: member name to calibrated trace of the query's covariance (median 1).
+        traces: member name to calibrated trace of the query's covariance (median 1); for bm25, one
+            over the share of the query's information that the corpus has.
         truncated: members that cut the query to their maximum length.
         timings_ms: milliseconds by stage; of the whole batch when several queries went together.
     """

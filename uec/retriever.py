@@ -24,15 +24,18 @@ from uec import fusion
 from uec.encoders import Progress
 from uec.ensemble import MemberEncoding
 from uec.errors import InputError
-from uec.fusion import Fused, MemberCandidates, MemberQuery
+from uec.fusion import Fused, LexicalScores, MemberCandidates, MemberQuery
 from uec.gaussian import SketchedGaussian
 from uec.index import Index
-from uec.records import Document, Hit, MemberHit, Ranking, SearchOptions
+from uec.records import LEXICAL, Document, Hit, MemberHit, Ranking, SearchOptions
 from uec.relevance import DEPTH, RelevanceModel
 from uec.similarity import probit
 from uec.weights import member_weights, named_weights
 
 DEFAULTS = SearchOptions()
+
+LEAST_KNOWN = 0.01
+"""Floor of the share of a query that the corpus knows, so that its inverse stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +44,21 @@ class WeighedQueries:
 
     Attributes:
         texts: the queries.
-        members: one encoding a member.
-        weights: (n, k).
-        traces: (n, k) calibrated.
-        centre: (n, k) mean of each member's similarity over the corpus.
+        members: one encoding for each of the k encoders.
+        weights: (n, m), the lexical member last where the index has one.
+        traces: (n, m) calibrated.
+        centre: (n, k) mean of each encoder's similarity over the corpus.
         spread: (n, k) its standard deviation.
+        lexical: scores of all N documents, one entry a query; None without a lexical member.
     """
 
     texts: Sequence[str]
     members: list[MemberEncoding]
-    weights: Float[np.ndarray, "n k"]
-    traces: Float[np.ndarray, "n k"]
+    weights: Float[np.ndarray, "n m"]
+    traces: Float[np.ndarray, "n m"]
     centre: Float[np.ndarray, "n k"]
     spread: Float[np.ndarray, "n k"]
+    lexical: list[LexicalScores] | None = None
 
 
 class Retriever:
@@ -113,9 +118,7 @@ class Retriever:
         """
         timings = {} if timings is None else timings
         with _timed(timings, "retrieve"):
-            _, rows = self.index.store.search(
-                self.fused_queries(weighed, options), self._n_candidates(options)
-            )
+            rows = self._candidates(weighed, options)
         relevance = self._relevance(options)
         with _timed(timings, "rerank"):
             rankings = [
@@ -156,6 +159,7 @@ class Retriever:
                 [document.passage for document in documents], "document", kinds=[options.posterior]
             )
         with _timed(timings, "rerank"):
+            lexical = self._lexical_scores(weighed, 0, [d.passage for d in documents])
             gaussians = [member.gaussians[options.posterior] for member in encoded]
             candidates = [
                 MemberCandidates(g.mean, g.trace, g.profile_moment, None) for g in gaussians
@@ -164,6 +168,7 @@ class Retriever:
                 weighed,
                 0,
                 candidates,
+                lexical,
                 options,
                 lambda rows: [ids[row] for row in rows],
                 lambda rows: [documents[row] for row in rows],
@@ -226,8 +231,13 @@ class Retriever:
             spread = np.stack(
                 [fusion.spread_of(m.mean, corpus.covariance) for m, corpus in pairs], axis=1
             )
+            lexical = None
+            if (store := self.index.lexical) is not None:
+                lexical = [fusion.scores_of(store.scores(query)) for query in queries]
+                unknown = [1 / max(store.known(query), LEAST_KNOWN) for query in queries]
+                traces = np.column_stack([traces, unknown])
             weights = self._weights(traces, options)
-        return WeighedQueries(queries, members, weights, traces, centre, spread)
+        return WeighedQueries(queries, members, weights, traces, centre, spread, lexical)
 
     def fused_queries(
         self, weighed: WeighedQueries, options: SearchOptions = DEFAULTS
@@ -235,15 +245,38 @@ class Retriever:
         """Vectors whose inner product with an index row orders documents as the fused mean does.
 
         (n, sum of d_k). For "average" the fused query stands in every block, so that the product is
-        with the sum of a document's means; their normalisation waits for the rerank.
+        with the sum of a document's means; their normalisation waits for the rerank. The lexical
+        member is not in them.
         """
         means = [member.mean for member in weighed.members]
+        weights = weighed.weights[:, : len(means)]
         if options.fusion == "average":
-            fused = sum(w[:, None] * m for w, m in zip(weighed.weights.T, means, strict=True))
+            fused = sum(w[:, None] * m for w, m in zip(weights.T, means, strict=True))
             return np.tile(fused, len(means)).astype(np.float32)
-        scales = weighed.weights / weighed.spread
+        scales = weights / weighed.spread
         blocks = [s[:, None] * m for s, m in zip(scales.T, means, strict=True)]
         return np.concatenate(blocks, axis=1).astype(np.float32)
+
+    def _candidates(
+        self, weighed: WeighedQueries, options: SearchOptions
+    ) -> list[Int[np.ndarray, " c"]]:
+        """Rows to score for each query: the encoders' best and the lexical member's, none twice."""
+        n_candidates = self._n_candidates(options)
+        _, rows = self.index.store.search(self.fused_queries(weighed, options), n_candidates)
+        if weighed.lexical is None:
+            return list(rows)
+        own = [_largest(lexical.scores, n_candidates) for lexical in weighed.lexical]
+        used = weighed.weights[:, -1] > 0
+        return [np.union1d(a, b) if yes else a for a, b, yes in zip(rows, own, used, strict=True)]
+
+    def _lexical_scores(
+        self, weighed: WeighedQueries, n: int, passages: Sequence[str]
+    ) -> LexicalScores | None:
+        """What the lexical member says of texts that need not be in the index."""
+        if weighed.lexical is None or self.index.lexical is None:
+            return None
+        scores = self.index.lexical.score(weighed.texts[n], passages)
+        return replace(weighed.lexical[n], scores=scores)
 
     def _rank_rows(
         self,
@@ -254,10 +287,15 @@ class Retriever:
         relevance: RelevanceModel | None = None,
     ) -> Ranking:
         documents = self.index.documents
+        lexical = None
+        if weighed.lexical is not None:
+            own = weighed.lexical[n]
+            lexical = replace(own, scores=own.scores[rows])
         return self._rank(
             weighed,
             n,
             self.index.candidates(rows, options.posterior),
+            lexical,
             options,
             lambda picked: documents.ids(rows[picked]),
             lambda picked: documents.get(rows[picked]),
@@ -269,15 +307,18 @@ class Retriever:
         weighed: WeighedQueries,
         n: int,
         candidates: list[MemberCandidates],
+        lexical: LexicalScores | None,
         options: SearchOptions,
         ids: Callable[[np.ndarray], list[str]],
         documents: Callable[[np.ndarray], list[Document]],
         relevance: RelevanceModel | None = None,
     ) -> Ranking:
         """Score the candidates of query n and keep the best."""
-        fuse = fusion.average if options.fusion == "average" else fusion.concat
         queries = self._as_members_see_it(weighed, n, options)
-        fused = fuse(queries, candidates, weighed.weights[n])
+        if options.fusion == "average":
+            fused = fusion.average(queries, candidates, weighed.weights[n])
+        else:
+            fused = fusion.concat(queries, candidates, weighed.weights[n], lexical)
         score = probit(fused.mean, fused.variance, self._beta(options))
         # The model of relevance compares the hits with those that follow them.
         best = _best(score, max(options.top_k, DEPTH), ids)
@@ -295,7 +336,7 @@ class Retriever:
             )
             for rank, (row, document) in enumerate(zip(best.tolist(), documents(best), strict=True))
         )
-        names = self.ensemble.names
+        names = self.index.names
         return Ranking(
             query=weighed.texts[n],
             hits=hits,
@@ -303,7 +344,7 @@ class Retriever:
             traces=dict(zip(names, weighed.traces[n].tolist(), strict=True)),
             truncated=tuple(
                 name
-                for name, member in zip(names, weighed.members, strict=True)
+                for name, member in zip(self.ensemble.names, weighed.members, strict=True)
                 if member.truncated[n]
             ),
         )
@@ -332,18 +373,18 @@ class Retriever:
     def _explain(
         self, fused: Fused, candidates: list[MemberCandidates], row: int, options: SearchOptions
     ) -> tuple[MemberHit, ...]:
+        traces = [
+            float(member.scale.calibrate(own.trace[[row]], options.posterior, "document")[0])
+            for member, own in zip(self.ensemble.members, candidates, strict=True)
+        ]
+        if self.index.lexical is not None:
+            traces.append(0.0)
+        similarities, standardised = fused.similarities[row], fused.standardised[row]
         return tuple(
-            MemberHit(
-                member=member.name,
-                similarity=float(fused.similarities[row, k]),
-                standardised=float(fused.standardised[row, k]),
-                trace=float(
-                    member.scale.calibrate(
-                        candidates[k].trace[row : row + 1], options.posterior, "document"
-                    )[0]
-                ),
+            MemberHit(*said)
+            for said in zip(
+                self.index.names, similarities.tolist(), standardised.tolist(), traces, strict=True
             )
-            for k, member in enumerate(self.ensemble.members)
         )
 
     def _weights(
@@ -355,7 +396,7 @@ class Retriever:
             if temperature is None:
                 temperature = calibration.temperature
             return member_weights(traces, calibration.log_prior, temperature)
-        return named_weights(options.weights, self.ensemble.names, len(traces))
+        return named_weights(options.weights, self.index.names, len(traces))
 
     def _beta(self, options: SearchOptions) -> float:
         return self.ensemble.calibration.beta if options.beta is None else options.beta
@@ -364,10 +405,10 @@ class Retriever:
         """Candidates to look at: fewer than asked for where their order is final already.
 
         Inner products with the fused query order documents as the score does, unless the variance
-        moderates it or vectors are averaged. Then the hits and what the model of relevance reads
-        are enough, and as many again for documents that tie.
+        moderates it, vectors are averaged or words join them. Then the hits and what the model of
+        relevance reads are enough, and as many again for documents that tie.
         """
-        if self._beta(options) > 0 or options.fusion == "average":
+        if self._beta(options) > 0 or options.fusion == "average" or self.index.lexical is not None:
             return options.n_candidates
         return min(options.n_candidates, 2 * max(options.top_k, DEPTH))
 
@@ -389,6 +430,8 @@ class Retriever:
 
     def _checked(self, options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:
         options = replace(options, **changes)
+        if options.fusion == "average" and self.index.lexical is not None:
+            raise InputError(f"average fusion has no place for {LEXICAL}; use concat")
         dimensions = dict(zip(self.ensemble.names, self.ensemble.dimensions, strict=True))
         if options.fusion == "average" and len(set(dimensions.values())) > 1:
             listed = ", ".join(f"{name} {d}" for name, d in dimensions.items())
@@ -401,6 +444,11 @@ class Retriever:
 def _check_distinct(ids: Sequence[str]) -> None:
     if not ids or len(set(ids)) < len(ids):
         raise InputError("rerank needs at least one document, and distinct document ids")
+
+
+def _largest(scores: Float[np.ndarray, " N"], n: int) -> Int[np.ndarray, " c"]:
+    """Positions of the n largest scores, in no order."""
+    return np.argpartition(-scores, n - 1)[:n] if n < len(scores) else np.arange(len(scores))
 
 
 def _best(

@@ -102,6 +102,13 @@ def calibration(found: Calibration) -> None:
         f"mean reciprocal rank {report['ensemble_mrr']:.3f} together, "
         f"{report['best_member_mrr']:.3f} by {best} alone (p = {report['p_value']:.2g})"
     )
+    if "lexical" in report:
+        without, p = report["lexical"]["mrr_without"], report["lexical"]["p_value"]
+        pays = report["ensemble_mrr"] > without
+        click.echo(
+            f"the words (bm25) {'help' if pays else 'do not help'} here: {without:.3f} without them "
+            f"(p = {p:.2g})"
+        )
     if found.temperature == float("inf"):
         click.echo(
             "the traces do not improve the ranking here: weights are the same for all queries"

@@ -10,7 +10,9 @@ alone will do: quotation prefers an encoder that matches the wording of a langua
 read, cloze one that knows topics but not what was said. R is the correlation of the members'
 similarities over the corpus. Solving with it keeps two members that say the same from being
 counted twice, as in Fisher's discriminant; the identity, of the size of R's own diagonal, stands
-for what each member has to itself.
+for what each member has to itself. A lexical member finds every quotation by its wording, which
+says nothing of how it finds answers: it gets the odds of the best encoder in their place, and gains
+are measured by the cloze alone.
 
 Temperature, beta and the expected gain come from cross-fitting: the spans are halved and each half
 is ranked with the prior of the other. A finite temperature, or a beta above zero, is used only
@@ -68,6 +70,7 @@ class Views:
         own_variance: task to (m, k), its variance.
         targets: (m,) the column of each span's own document.
         traces: (m, k) calibrated traces of the spans as queries.
+        lexical: whether the last member is the lexical one, which has no variance.
     """
 
     mean: Float[np.ndarray, "m p k"]
@@ -76,6 +79,12 @@ class Views:
     own_variance: Mapping[Task, Float[np.ndarray, "m k"]]
     targets: Int[np.ndarray, " m"]
     traces: Float[np.ndarray, "m k"]
+    lexical: bool = False
+
+    @property
+    def fair_tasks(self) -> tuple[Task, ...]:
+        """Those that no member solves by its nature."""
+        return TASKS[1:] if self.lexical else TASKS
 
     def correlation(self) -> Float[np.ndarray, "k k"]:
         """Correlation of the members' similarities over all spans and documents, (k, k)."""
@@ -106,9 +115,9 @@ class Views:
     def together(
         self, weights: Float[np.ndarray, "m k"], beta: float = 0.0
     ) -> Float[np.ndarray, " m"]:
-        """Reciprocal ranks by the fused score, mean of both tasks, (m,)."""
-        ranks = [reciprocal_ranks(self.scores(task, weights, beta), self.targets) for task in TASKS]
-        return np.asarray(np.mean(ranks, axis=0))
+        """Reciprocal ranks by the fused score, mean of the fair tasks, (m,)."""
+        scores = [self.scores(task, weights, beta) for task in self.fair_tasks]
+        return np.asarray(np.mean([reciprocal_ranks(own, self.targets) for own in scores], axis=0))
 
 
 def learn(
@@ -128,23 +137,27 @@ def learn(
     ranks = {task: views.by_member(task) for task in TASKS}
     correlation = views.correlation()
     half = np.arange(len(views.targets)) % 2 == 0
-    priors = [
-        (part, log_prior({task: own[~part] for task, own in ranks.items()}, correlation, labelled))
-        for part in (half, ~half)
-    ]
 
-    def together(temperature: float, beta: float) -> np.ndarray:
+    def prior_of(part: np.ndarray, n_members: int = len(names)) -> np.ndarray:
+        trust = log_trust({task: own[part] for task, own in ranks.items()}, views.lexical, labelled)
+        prior = np.full(len(names), -np.inf)
+        prior[:n_members] = log_prior(trust[:n_members], correlation[:n_members, :n_members])
+        return prior
+
+    def together(temperature: float, beta: float, n_members: int = len(names)) -> np.ndarray:
         weights = np.empty_like(views.traces)
-        for part, prior in priors:
+        for part in (half, ~half):
+            prior = prior_of(~part, n_members)
             weights[part] = member_weights(views.traces[part], prior, temperature)
         return views.together(weights, beta)
 
     temperature, temperatures = _choose(lambda value: together(value, 0.0), np.inf, TEMPERATURES)
     beta, betas = _choose(lambda value: together(temperature, value), 0.0, BETAS)
-    prior = log_prior(ranks, correlation, labelled)
-    alone = np.mean([ranks[task] for task in TASKS], axis=0)
-    best = int(np.argmax(sum(log_odds(own) for own in ranks.values())))
-    gain = together(temperature, beta) - alone[:, best]
+    prior = prior_of(np.full(len(half), True))
+    alone = np.mean([ranks[task] for task in views.fair_tasks], axis=0)
+    best = int(np.argmax(log_trust(ranks, views.lexical)))
+    fused = together(temperature, beta)
+    gain = fused - alone[:, best]
     report = {
         **settings,
         "members": {
@@ -160,9 +173,15 @@ def learn(
         "betas": betas,
         "best_member": names[best],
         "best_member_mrr": float(alone[:, best].mean()),
-        "ensemble_mrr": float(alone[:, best].mean() + gain.mean()),
+        "ensemble_mrr": float(fused.mean()),
         "p_value": _p_value(gain),
     }
+    if views.lexical:
+        without = together(temperature, beta, len(names) - 1)
+        report["lexical"] = {
+            "mrr_without": float(without.mean()),
+            "p_value": _p_value(fused - without),
+        }
     weights = member_weights(views.traces, prior, temperature)
     relevance = _relevance([views.scores(task, weights, beta) for task in TASKS], views.targets)
     return Calibration(prior, temperature, beta, relevance, report)
@@ -180,28 +199,42 @@ def _relevance(
     )
 
 
-def log_prior(
+def log_trust(
     ranks: Mapping[Task, Float[np.ndarray, "m k"]],
-    correlation: Float[np.ndarray, "k k"],
+    lexical: bool,
     labelled: Float[np.ndarray, "q k"] | None = None,
+) -> Float[np.ndarray, " k"]:
+    """Log trust of each member, up to a constant; see the module's docstring.
+
+    Args:
+        ranks: task to reciprocal ranks of each member alone.
+        lexical: whether the last member is the lexical one.
+        labelled: reciprocal ranks of q judged queries; log trust is then the mean of what the spans
+            and what the queries say, the spans counting as `SPANS_WORTH` queries.
+    """
+    odds = {task: log_odds(own) for task, own in ranks.items()}
+    if lexical:
+        odds["quotation"][-1] = odds["quotation"][:-1].max()
+    trust = np.asarray(sum(odds.values()))
+    if labelled is None:
+        return trust
+    # A real query stands for both tasks.
+    own = len(TASKS) * log_odds(labelled)
+    return (SPANS_WORTH * trust + len(labelled) * own) / (SPANS_WORTH + len(labelled))
+
+
+def log_prior(
+    log_trust: Float[np.ndarray, " k"], correlation: Float[np.ndarray, "k k"]
 ) -> Float[np.ndarray, " k"]:
     """Log prior weights, normalised; see the module's docstring.
 
     Args:
-        ranks: task to reciprocal ranks of each member alone.
+        log_trust: of each member, up to a constant.
         correlation: of the members' similarities.
-        labelled: reciprocal ranks of q judged queries; log trust is then the mean of what the spans
-            and what the queries say, the spans counting as `SPANS_WORTH` queries.
 
     Returns:
         (k,), ``-inf`` for a member that adds nothing to the others.
     """
-    log_trust = sum(log_odds(own) for own in ranks.values())
-    if labelled is not None:
-        total = SPANS_WORTH + len(labelled)
-        # A real query stands for both tasks.
-        own = len(TASKS) * log_odds(labelled)
-        log_trust = (SPANS_WORTH * log_trust + len(labelled) * own) / total
     trust = softmax(log_trust)
     weights = np.linalg.solve(correlation + np.eye(len(trust)), trust)
     positive = weights > 0

@@ -23,7 +23,7 @@ from jaxtyping import Float
 import uec
 from uec.ensemble import Member, MemberEncoding
 from uec.errors import InputError
-from uec.records import Document, Hit, PosteriorKind, Ranking, Role, SearchOptions
+from uec.records import LEXICAL, Document, Hit, PosteriorKind, Ranking, Role, SearchOptions
 from uec.retriever import DEFAULTS, Retriever
 from uec.v1 import uec_pb2 as pb
 from uec_server.options import ServerOptions
@@ -239,8 +239,11 @@ def info(retriever: Retriever, limits: ServerOptions) -> pb.InfoResponse:
     """What is served. No path of the server's file system is in it."""
     index = retriever.index
     calibration = retriever.ensemble.calibration
+    members = [_member(member) for member in retriever.ensemble.members]
+    if index.lexical is not None:
+        members.append(pb.MemberInfo(name=LEXICAL))
     return pb.InfoResponse(
-        members=[_member(member) for member in retriever.ensemble.members],
+        members=members,
         index_fingerprint=index.artefact.fingerprint,
         n_documents=len(index),
         stored_variance="full" if index.has_full_variance else "sketch",

@@ -133,7 +133,7 @@ def _encode(
     if role == "query":
         weighed = retriever.weigh(texts, options, times)
         members = weighed.members
-        weights: Float[np.ndarray, "n k"] | None = weighed.weights
+        weights: Float[np.ndarray, "n k"] | None = weighed.weights[:, : len(members)]
         vectors = retriever.fused_queries(weighed, options)
     else:
         start = time.perf_counter()

@@ -299,7 +299,8 @@ class TextEncoding(_message.Message):
     def vector(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """As long as the members' dimensions together. For a document: the members' embeddings side by
         side. For a query: the same, each scaled by weight / spread, so that the inner product of a
-        query with a document is their fused similarity plus a constant of the query.
+        query with a document is their fused similarity plus a constant of the query. A lexical member
+        (bm25) has no embedding: its part of the similarity is not in it.
         """
 
     @_builtins.property
@@ -574,7 +575,7 @@ class Ranking(_message.Message):
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberQuery]:
-        """What each member made of the query, in the ensemble's order."""
+        """What each member made of the query, in the ensemble's order, bm25 last."""
 
     def __init__(
         self,
@@ -605,7 +606,9 @@ class MemberQuery(_message.Message):
     weight: _builtins.float
     """How much it counted, 0 to 1, summing to one."""
     trace: _builtins.float
-    """Trace of the query's covariance, 1 for an ordinary query; see MemberEncoding.trace."""
+    """Trace of the query's covariance, 1 for an ordinary query; see MemberEncoding.trace. For bm25, one
+    over the share of the query's information that the corpus has.
+    """
     truncated: _builtins.bool
     """The query was longer than the member's maximum length and was cut."""
     def __init__(
@@ -660,7 +663,7 @@ class Hit(_message.Message):
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberHit]:
-        """One for each member, in the ensemble's order; empty unless SearchOptions.explain."""
+        """One for each member, in the ensemble's order, bm25 last; empty unless SearchOptions.explain."""
 
     def __init__(
         self,
@@ -698,11 +701,11 @@ class MemberHit(_message.Message):
     member: _builtins.str
     """The member's name."""
     similarity: _builtins.float
-    """Its own inner product of query and document."""
+    """Its own inner product of query and document; the score of bm25."""
     standardised: _builtins.float
     """The same, less its mean over the corpus, divided by its spread over the corpus."""
     trace: _builtins.float
-    """Trace of the document's covariance, 1 for an ordinary document."""
+    """Trace of the document's covariance, 1 for an ordinary document; 0 for bm25."""
     def __init__(
         self,
         *,
@@ -798,7 +801,7 @@ class InfoResponse(_message.Message):
     """"sketch": two numbers a document and member; "full": every variance is stored."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberInfo]:
-        """In the ensemble's order."""
+        """In the ensemble's order; "bm25" last where the index has its words, with a name only."""
 
     @_builtins.property
     def defaults(self) -> Global___SearchOptions:
