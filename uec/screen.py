@@ -106,8 +106,8 @@ def calibration(found: Calibration) -> None:
         without, p = report["lexical"]["mrr_without"], report["lexical"]["p_value"]
         pays = report["ensemble_mrr"] > without
         click.echo(
-            f"the words (bm25) {'help' if pays else 'do not help'} here: {without:.3f} without them "
-            f"(p = {p:.2g})"
+            f"the words (bm25) {'help' if pays else 'do not help'} here: "
+            f"{without:.3f} without them (p = {p:.2g})"
         )
     if found.temperature == float("inf"):
         click.echo(

@@ -4,10 +4,10 @@
     idf(t)      = log(1 + (N - df + 1/2) / (df + 1/2))
 
 (Lucene's form; Kamphuis et al. 2020, ECIR; k1 = 1.5, b = 0.75.) The package bm25s keeps the
-inverted index and adds up the scores. Texts become grams without knowing their language: words, folded and
-padded by one underscore, are cut into overlapping 4-grams (McNamee & Mayfield 2004, Information
-Retrieval 7), which find inflected forms as a stemmer does; runs of a script that does not part its
-words are cut into bigrams.
+inverted index and adds up the scores. Texts become grams without knowing their language: words,
+folded and padded by one underscore, are cut into overlapping 4-grams (McNamee & Mayfield 2004,
+Information Retrieval 7), which find inflected forms as a stemmer does; runs of a script that does
+not part its words are cut into bigrams.
 """
 
 from __future__ import annotations
