@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import uec
 from uec import calibrating
@@ -17,6 +18,7 @@ from uec.retriever import Retriever
 from uec.selfretrieval import draw_spans
 from uec.similarity import probit
 from uec.trust import TASKS, Views, learn, log_prior, log_trust
+from uec.weighing import peaks
 
 
 def synthetic(signal, traces=None, n=200, p=60, seed=0):
@@ -95,7 +97,28 @@ def test_fused_ranks_equal_a_loop():
             others = np.delete(score(views.mean[n], views.variance[n], weights[n]), target)
             ranks.append(1 / (1 + (others > mine).sum()))
         expected.append(np.mean(ranks))
-    np.testing.assert_allclose(views.together(weights, beta), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        views.together(dict.fromkeys(TASKS, weights), beta), expected, atol=1e-6
+    )
+
+
+def test_peaks_of_spans_equal_a_loop():
+    views = synthetic([1.0, -3.0], n=8, p=20)
+    for task in TASKS:
+        for n, target in enumerate(views.targets):
+            others = np.delete(views.mean[n], target, axis=0).max(axis=0)
+            expected = np.maximum(others, views.own_mean[task][n])
+            np.testing.assert_allclose(views.peaks(task)[n], expected, rtol=1e-6)
+
+
+def test_a_member_that_finds_nothing_unusual_loses_its_weight():
+    """The second member is as good as the first on the corpus, and blind to some queries."""
+    calibration = learnt(synthetic([2.0, 2.0], n=400))
+    usual = calibration.peaks.mean
+    evidence = calibration.peaks.evidence(np.array([usual, usual - [0.0, 3.0]]))
+    sighted, blind = softmax(calibration.log_prior + evidence, axis=1)
+    assert sighted[1] == pytest.approx(0.5, abs=0.1)
+    assert blind[1] < 0.05
 
 
 def test_views_are_what_a_search_says(retriever, texts):
@@ -125,7 +148,7 @@ def test_cloze_asks_for_the_document_without_the_span(retriever, texts):
         np.testing.assert_allclose(views.own_mean["cloze"][n], says, atol=1e-4)
 
 
-def test_a_calibrated_index_weighs_by_its_prior(ensemble, located, tmp_path):
+def test_a_calibrated_index_weighs_by_its_prior_and_peaks(ensemble, located, tmp_path):
     path = tmp_path / "index"
     build_index(ensemble, located, path)
     before = Retriever.open(path).index.artefact.fingerprint
@@ -134,7 +157,8 @@ def test_a_calibrated_index_weighs_by_its_prior(ensemble, located, tmp_path):
     assert after.ensemble.calibration.report == calibration.report
     assert after.index.artefact.fingerprint != before
     ranking = after.search(["river mountain database"])[0]
-    expected = np.exp(calibration.log_prior)
+    found = peaks(after.index, after.weigh(["river mountain database"]))
+    expected = softmax(calibration.log_prior + calibration.peaks.evidence(found)[0])
     np.testing.assert_allclose(list(ranking.weights.values()), expected, rtol=1e-6)
     assert sum(ranking.weights.values()) == pytest.approx(1.0)
     # Calibrating again from the same index and seed gives the same.

@@ -27,6 +27,7 @@ from uec.records import Document, Ranking, SearchOptions
 from uec.retriever import Retriever
 from uec.v1 import uec_pb2 as pb
 from uec.v1 import uec_pb2_grpc
+from uec.weighing import fused_queries
 
 QUERIES = ["river database", "python vector storm", "Übersicht 今日", "lemma " * 30]
 
@@ -146,9 +147,7 @@ def test_encoded_queries_are_congruent(client: Client, retriever: Retriever) -> 
     got = client.encode(QUERIES, "query", include_members=True, posterior="diag", temperature=0.5)
     options = SearchOptions(posterior="diag", temperature=0.5)
     weighed = retriever.weigh(QUERIES, options)
-    np.testing.assert_allclose(
-        [one.vector for one in got], retriever.fused_queries(weighed, options), rtol=1e-6
-    )
+    np.testing.assert_allclose([one.vector for one in got], fused_queries(weighed), rtol=1e-6)
     for n, one in enumerate(got):
         assert one.text == QUERIES[n]
         for k, (member, view) in enumerate(zip(weighed.members, one.members, strict=True)):

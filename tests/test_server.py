@@ -521,7 +521,8 @@ def test_a_call_that_waits_leaves_when_its_caller_does(
     assert held.entered.acquire(timeout=10)
     second = later(channel, "river", timeout=0.3)
     assert second.exception(timeout=5).code() is Code.DEADLINE_EXCEEDED
-    wait_until(lambda: "code=DEADLINE_EXCEEDED" in caplog.text)
+    # Caller and server race for whose clock ends the call first.
+    wait_until(lambda: "code=DEADLINE_EXCEEDED" in caplog.text or "=CANCELLED" in caplog.text)
     # Its place is free although the first call still computes.
     third = later(channel, "river")
     held.release.set()

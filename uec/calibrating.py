@@ -173,9 +173,9 @@ def view(
     column = np.full(len(index), -1)
     column[pool] = np.arange(len(pool))
     targets = column[[span.row for span in spans]]
-    weighed = retriever.weigh(
-        [span.text for span in spans], SearchOptions(posterior=posterior), progress=progress
-    )
+    # Any weights will do.
+    equal = SearchOptions(posterior=posterior, weights=dict.fromkeys(index.names, 1.0))
+    weighed = retriever.weigh([span.text for span in spans], equal, progress=progress)
     rests = ensemble.encode(
         [span.rest for span in spans], "document", kinds=[posterior], progress=progress
     )

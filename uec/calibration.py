@@ -17,6 +17,9 @@ from uec.errors import InputError
 from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 from uec.relevance import RelevanceModel
 
+LEAST_DEVIATION = 0.1
+"""Of peaks, which lie between 1 and 20: less would make evidence of nothing."""
+
 ROLES: tuple[Role, ...] = ("query", "document")
 
 DEFAULT_TEMPERATURE = float("inf")
@@ -69,6 +72,28 @@ class TraceScale:
 
 
 @dataclass(frozen=True, slots=True)
+class PeakScale:
+    """What peaks each member has on the corpus's own text; see `uec.weighing`.
+
+    Attributes:
+        mean: (k,) of the peaks.
+        deviation: (k,) their standard deviation.
+    """
+
+    mean: Float[np.ndarray, " k"]
+    deviation: Float[np.ndarray, " k"]
+
+    @classmethod
+    def measure(cls, peaks: Float[np.ndarray, "m k"]) -> PeakScale:
+        """Take mean and deviation of the peaks of m texts."""
+        return cls(peaks.mean(axis=0), np.maximum(peaks.std(axis=0), LEAST_DEVIATION))
+
+    def evidence(self, peaks: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+        """Log-odds for each member, (n, k): how many deviations its peak is above the mean."""
+        return np.asarray((peaks - self.mean) / self.deviation)
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """What turns traces into weights and variances into scores.
 
@@ -76,6 +101,7 @@ class Calibration:
         log_prior: (k,) log prior weight of each member, in the ensemble's order.
         temperature: T of `uec.weights.member_weights`.
         beta: weight of the variance in `uec.similarity.probit`.
+        peaks: turns a member's peak for a query into evidence for it; None where not learnt.
         relevance: turns scores under these weights into probabilities; None where not learnt.
         report: what `uec.calibrating` measured, JSON-able; None where nothing was.
     """
@@ -83,6 +109,7 @@ class Calibration:
     log_prior: Float[np.ndarray, " k"]
     temperature: float = DEFAULT_TEMPERATURE
     beta: float = DEFAULT_BETA
+    peaks: PeakScale | None = None
     relevance: RelevanceModel | None = None
     report: Mapping[str, Any] | None = None
 
@@ -97,6 +124,9 @@ class Calibration:
             "log_prior": [_written(value) for value in self.log_prior.tolist()],
             "temperature": _written(self.temperature),
             "beta": self.beta,
+            "peaks": None
+            if self.peaks is None
+            else {name: value.tolist() for name, value in asdict(self.peaks).items()},
             "relevance": None if self.relevance is None else asdict(self.relevance),
             "report": None if self.report is None else dict(self.report),
         }
@@ -104,11 +134,14 @@ class Calibration:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """Inverse of `to_json`."""
-        relevance = content.get("relevance")
+        peaks, relevance = content.get("peaks"), content.get("relevance")
         return cls(
             log_prior=np.array([float(value) for value in content["log_prior"]]),
             temperature=float(content["temperature"]),
             beta=float(content["beta"]),
+            peaks=None
+            if peaks is None
+            else PeakScale(**{name: np.array(value) for name, value in peaks.items()}),
             relevance=None if relevance is None else RelevanceModel(**relevance),
             report=content.get("report"),
         )

@@ -108,7 +108,8 @@ def spread_of(
     mean: Float[np.ndarray, "n d"], covariance: Float[np.ndarray, "d d"]
 ) -> Float[np.ndarray, " n"]:
     """Spread of the similarity of each query over a corpus: ``sqrt(m' C m)``; (n,)."""
-    squared = np.einsum("nd,nd->n", mean @ covariance, mean, dtype=np.float64)
+    exact = mean.astype(np.float64)
+    squared = np.einsum("nd,nd->n", exact @ covariance, exact)
     return np.asarray(np.maximum(np.sqrt(np.maximum(squared, 0.0)), SPREAD_FLOOR))
 
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from uec import fusion
+from uec import fusion, weighing
 from uec.encoders import Progress
-from uec.ensemble import MemberEncoding
 from uec.errors import InputError
 from uec.fusion import Fused, LexicalScores, MemberCandidates, MemberQuery
 from uec.gaussian import SketchedGaussian
@@ -30,35 +29,9 @@ from uec.index import Index
 from uec.records import LEXICAL, Document, Hit, MemberHit, Ranking, SearchOptions
 from uec.relevance import DEPTH, RelevanceModel
 from uec.similarity import probit
-from uec.weights import member_weights, named_weights
+from uec.weighing import WeighedQueries
 
 DEFAULTS = SearchOptions()
-
-LEAST_KNOWN = 0.01
-"""Floor of the share of a query that the corpus knows, so that its inverse stays finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeighedQueries:
-    """n queries, encoded and weighed: everything that candidates are scored against.
-
-    Attributes:
-        texts: the queries.
-        members: one encoding for each of the k encoders.
-        weights: (n, m), the lexical member last where the index has one.
-        traces: (n, m) calibrated.
-        centre: (n, k) mean of each encoder's similarity over the corpus.
-        spread: (n, k) its standard deviation.
-        lexical: scores of all N documents, one entry a query; None without a lexical member.
-    """
-
-    texts: Sequence[str]
-    members: list[MemberEncoding]
-    weights: Float[np.ndarray, "n m"]
-    traces: Float[np.ndarray, "n m"]
-    centre: Float[np.ndarray, "n k"]
-    spread: Float[np.ndarray, "n k"]
-    lexical: list[LexicalScores] | None = None
 
 
 class Retriever:
@@ -118,7 +91,9 @@ class Retriever:
         """
         timings = {} if timings is None else timings
         with _timed(timings, "retrieve"):
-            rows = self._candidates(weighed, options)
+            rows = weighing.candidates(
+                self.index, weighed, self._n_candidates(options), options.fusion == "average"
+            )
         relevance = self._relevance(options)
         with _timed(timings, "rerank"):
             rankings = [
@@ -129,7 +104,7 @@ class Retriever:
 
     def reweigh(self, weighed: WeighedQueries, options: SearchOptions) -> WeighedQueries:
         """The same queries with the weights of other options; nothing is encoded again."""
-        return replace(weighed, weights=self._weights(weighed.traces, options))
+        return weighing.reweigh(self.index, self.ensemble.calibration, weighed, options)
 
     def rerank(
         self,
@@ -224,50 +199,7 @@ class Retriever:
                 queries, "query", kinds=[options.posterior], progress=progress
             )
         with _timed(timings, "weigh"):
-            traces = np.stack([m.calibrated[options.posterior] for m in members], axis=1)
-            corpora = self.index.corpora
-            pairs = list(zip(members, corpora, strict=True))
-            centre = np.stack([m.mean @ corpus.mean for m, corpus in pairs], axis=1)
-            spread = np.stack(
-                [fusion.spread_of(m.mean, corpus.covariance) for m, corpus in pairs], axis=1
-            )
-            lexical = None
-            if (store := self.index.lexical) is not None:
-                lexical = [fusion.scores_of(store.scores(query)) for query in queries]
-                unknown = [1 / max(store.known(query), LEAST_KNOWN) for query in queries]
-                traces = np.column_stack([traces, unknown])
-            weights = self._weights(traces, options)
-        return WeighedQueries(queries, members, weights, traces, centre, spread, lexical)
-
-    def fused_queries(
-        self, weighed: WeighedQueries, options: SearchOptions = DEFAULTS
-    ) -> Float[np.ndarray, "n total"]:
-        """Vectors whose inner product with an index row orders documents as the fused mean does.
-
-        (n, sum of d_k). For "average" the fused query stands in every block, so that the product is
-        with the sum of a document's means; their normalisation waits for the rerank. The lexical
-        member is not in them.
-        """
-        means = [member.mean for member in weighed.members]
-        weights = weighed.weights[:, : len(means)]
-        if options.fusion == "average":
-            fused = sum(w[:, None] * m for w, m in zip(weights.T, means, strict=True))
-            return np.tile(fused, len(means)).astype(np.float32)
-        scales = weights / weighed.spread
-        blocks = [s[:, None] * m for s, m in zip(scales.T, means, strict=True)]
-        return np.concatenate(blocks, axis=1).astype(np.float32)
-
-    def _candidates(
-        self, weighed: WeighedQueries, options: SearchOptions
-    ) -> list[Int[np.ndarray, " c"]]:
-        """Rows to score for each query: the encoders' best and the lexical member's, none twice."""
-        n_candidates = self._n_candidates(options)
-        _, rows = self.index.store.search(self.fused_queries(weighed, options), n_candidates)
-        if weighed.lexical is None:
-            return list(rows)
-        own = [_largest(lexical.scores, n_candidates) for lexical in weighed.lexical]
-        used = weighed.weights[:, -1] > 0
-        return [np.union1d(a, b) if yes else a for a, b, yes in zip(rows, own, used, strict=True)]
+            return weighing.weigh(self.index, self.ensemble.calibration, queries, members, options)
 
     def _lexical_scores(
         self, weighed: WeighedQueries, n: int, passages: Sequence[str]
@@ -387,17 +319,6 @@ class Retriever:
             )
         )
 
-    def _weights(
-        self, traces: Float[np.ndarray, "n k"], options: SearchOptions
-    ) -> Float[np.ndarray, "n k"]:
-        calibration = self.ensemble.calibration
-        if options.weights is None:
-            temperature = options.temperature
-            if temperature is None:
-                temperature = calibration.temperature
-            return member_weights(traces, calibration.log_prior, temperature)
-        return named_weights(options.weights, self.index.names, len(traces))
-
     def _beta(self, options: SearchOptions) -> float:
         return self.ensemble.calibration.beta if options.beta is None else options.beta
 
@@ -444,11 +365,6 @@ class Retriever:
 def _check_distinct(ids: Sequence[str]) -> None:
     if not ids or len(set(ids)) < len(ids):
         raise InputError("rerank needs at least one document, and distinct document ids")
-
-
-def _largest(scores: Float[np.ndarray, " N"], n: int) -> Int[np.ndarray, " c"]:
-    """Positions of the n largest scores, in no order."""
-    return np.argpartition(-scores, n - 1)[:n] if n < len(scores) else np.arange(len(scores))
 
 
 def _best(

@@ -109,10 +109,13 @@ def calibration(found: Calibration) -> None:
             f"the words (bm25) {'help' if pays else 'do not help'} here: "
             f"{without:.3f} without them (p = {p:.2g})"
         )
+    gain, p = report["peaks"]["gain"], report["peaks"]["p_value"]
+    click.echo(
+        f"following what each member finds for a query changes it by {gain:+.3f} (p = {p:.2g}); "
+        "it is kept for queries unlike the corpus"
+    )
     if found.temperature == float("inf"):
-        click.echo(
-            "the traces do not improve the ranking here: weights are the same for all queries"
-        )
+        click.echo("the traces do not improve the ranking here and are not followed")
     else:
         click.echo(f"the traces improve the ranking: temperature {found.temperature:g}")
     if report["ensemble_mrr"] <= report["best_member_mrr"]:

@@ -14,6 +14,10 @@ for what each member has to itself. A lexical member finds every quotation by it
 says nothing of how it finds answers: it gets the odds of the best encoder in their place, and gains
 are measured by the cloze alone.
 
+Evidence for a member and a query (`uec.weighing`) is how many deviations its peak is above the mean
+peak of all spans in both tasks. It joins the log prior as it is: spans are text of the corpus and
+cannot teach what to do with a query that is not.
+
 Temperature, beta and the expected gain come from cross-fitting: the spans are halved and each half
 is ranked with the prior of the other. A finite temperature, or a beta above zero, is used only
 where it makes those ranks significantly better.
@@ -30,7 +34,7 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 from scipy.stats import rankdata, ttest_1samp
 
-from uec.calibration import Calibration
+from uec.calibration import Calibration, PeakScale
 from uec.relevance import DEPTH, RelevanceModel
 from uec.selfretrieval import log_odds, reciprocal_ranks
 from uec.similarity import probit
@@ -112,11 +116,17 @@ class Views:
         ranks = [reciprocal_ranks(self.scores(task, one), self.targets) for one in alone]
         return np.stack(ranks, axis=1)
 
+    def peaks(self, task: Task) -> Float[np.ndarray, "m k"]:
+        """Largest similarity of each member, with the own document as the task has it; (m, k)."""
+        others = self.mean.copy()
+        others[np.arange(len(self.targets)), self.targets] = -np.inf
+        return np.maximum(others.max(axis=1), self.own_mean[task]).astype(np.float64)
+
     def together(
-        self, weights: Float[np.ndarray, "m k"], beta: float = 0.0
+        self, weights: Mapping[Task, Float[np.ndarray, "m k"]], beta: float = 0.0
     ) -> Float[np.ndarray, " m"]:
         """Reciprocal ranks by the fused score, mean of the fair tasks, (m,)."""
-        scores = [self.scores(task, weights, beta) for task in self.fair_tasks]
+        scores = [self.scores(task, weights[task], beta) for task in self.fair_tasks]
         return np.asarray(np.mean([reciprocal_ranks(own, self.targets) for own in scores], axis=0))
 
 
@@ -137,6 +147,9 @@ def learn(
     ranks = {task: views.by_member(task) for task in TASKS}
     correlation = views.correlation()
     half = np.arange(len(views.targets)) % 2 == 0
+    peaks = {task: views.peaks(task) for task in TASKS}
+    scale = PeakScale.measure(np.concatenate(list(peaks.values())))
+    evidence = {task: scale.evidence(own) for task, own in peaks.items()}
 
     def prior_of(part: np.ndarray, n_members: int = len(names)) -> np.ndarray:
         trust = log_trust({task: own[part] for task, own in ranks.items()}, views.lexical, labelled)
@@ -144,11 +157,15 @@ def learn(
         prior[:n_members] = log_prior(trust[:n_members], correlation[:n_members, :n_members])
         return prior
 
-    def together(temperature: float, beta: float, n_members: int = len(names)) -> np.ndarray:
-        weights = np.empty_like(views.traces)
+    def together(
+        temperature: float, beta: float, n_members: int = len(names), peaks: bool = True
+    ) -> np.ndarray:
+        weights = {task: np.empty_like(views.traces) for task in TASKS}
         for part in (half, ~half):
             prior = prior_of(~part, n_members)
-            weights[part] = member_weights(views.traces[part], prior, temperature)
+            for task, own in weights.items():
+                known = evidence[task][part] if peaks else None
+                own[part] = member_weights(views.traces[part], prior, temperature, known)
         return views.together(weights, beta)
 
     temperature, temperatures = _choose(lambda value: together(value, 0.0), np.inf, TEMPERATURES)
@@ -175,6 +192,7 @@ def learn(
         "best_member_mrr": float(alone[:, best].mean()),
         "ensemble_mrr": float(fused.mean()),
         "p_value": _p_value(gain),
+        "peaks": _gain(fused - together(temperature, beta, peaks=False)),
     }
     if views.lexical:
         without = together(temperature, beta, len(names) - 1)
@@ -182,9 +200,11 @@ def learn(
             "mrr_without": float(without.mean()),
             "p_value": _p_value(fused - without),
         }
-    weights = member_weights(views.traces, prior, temperature)
-    relevance = _relevance([views.scores(task, weights, beta) for task in TASKS], views.targets)
-    return Calibration(prior, temperature, beta, relevance, report)
+    scores = [
+        views.scores(task, member_weights(views.traces, prior, temperature, known), beta)
+        for task, known in evidence.items()
+    ]
+    return Calibration(prior, temperature, beta, scale, _relevance(scores, views.targets), report)
 
 
 def _relevance(
@@ -215,7 +235,7 @@ def log_trust(
     odds = {task: log_odds(own) for task, own in ranks.items()}
     if lexical:
         odds["quotation"][-1] = odds["quotation"][:-1].max()
-    trust = np.asarray(sum(odds.values()))
+    trust: np.ndarray = np.sum(list(odds.values()), axis=0)
     if labelled is None:
         return trust
     # A real query stands for both tasks.
@@ -249,14 +269,15 @@ def _choose(
     """The value with the best ranks, if it is significantly better than the neutral one."""
     base = measure(neutral)
     gains = {value: measure(value) - base for value in others}
-    tried = {
-        str(value): {"gain": float(gain.mean()), "p_value": _p_value(gain)}
-        for value, gain in gains.items()
-    }
+    tried = {str(value): _gain(gain) for value, gain in gains.items()}
     best = max(others, key=lambda value: tried[str(value)]["gain"])
     outcome = tried[str(best)]
     passed = outcome["gain"] > 0 and outcome["p_value"] < SIGNIFICANCE / len(others)
     return (best if passed else neutral), tried
+
+
+def _gain(differences: Float[np.ndarray, " m"]) -> dict[str, float]:
+    return {"gain": float(differences.mean()), "p_value": _p_value(differences)}
 
 
 def _p_value(differences: Float[np.ndarray, " m"]) -> float:

@@ -7,7 +7,8 @@ that minimise ``sum_k w_k r_k + T KL(w || prior)`` are
 
 (UEC, arXiv 2507.20718, coefficients; a uniform prior gives the published softmax). ``r_k`` is the
 trace of the query's covariance under member k divided by that member's median trace, so that a
-member whose posterior happens to be wide does not lose everywhere. T has no unit.
+member whose posterior happens to be wide does not lose everywhere. T has no unit. Evidence e_k for
+a member, from what it found, multiplies its odds by exp(e_k).
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from uec.errors import InputError
 
 
 def member_weights(
-    traces: Float[np.ndarray, "n k"], log_prior: Float[np.ndarray, " k"], temperature: float
+    traces: Float[np.ndarray, "n k"],
+    log_prior: Float[np.ndarray, " k"],
+    temperature: float,
+    evidence: Float[np.ndarray, "n k"] | None = None,
 ) -> Float[np.ndarray, "n k"]:
     """Weights of the k members for n queries.
 
@@ -30,6 +34,7 @@ def member_weights(
         traces: (n, k) calibrated traces, median 1 for each member.
         log_prior: (k,) log prior weights; need not be normalised; ``-inf`` switches a member off.
         temperature: T > 0; ``inf`` ignores the traces and gives the prior.
+        evidence: (n, k) in log-odds; None for none.
 
     Returns:
         (n, k) weights; each row sums to one.
@@ -41,7 +46,8 @@ def member_weights(
         raise InputError(f"temperature must be positive (inf gives the prior); got {temperature}")
     if not (traces >= 0).all():
         raise InputError("traces must be finite and not negative")
-    return np.asarray(softmax(log_prior - traces / temperature, axis=1))
+    logits = log_prior - traces / temperature
+    return np.asarray(softmax(logits if evidence is None else logits + evidence, axis=1))
 
 
 def named_weights(

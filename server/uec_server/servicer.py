@@ -17,6 +17,7 @@ from uec.records import Ranking, Role, SearchOptions
 from uec.retriever import Retriever
 from uec.v1 import uec_pb2 as pb
 from uec.v1 import uec_pb2_grpc
+from uec.weighing import fused_queries
 from uec_server import convert
 from uec_server.gate import SLICE, Gate
 from uec_server.options import ServerOptions
@@ -134,7 +135,7 @@ def _encode(
         weighed = retriever.weigh(texts, options, times)
         members = weighed.members
         weights: Float[np.ndarray, "n k"] | None = weighed.weights[:, : len(members)]
-        vectors = retriever.fused_queries(weighed, options)
+        vectors = fused_queries(weighed)
     else:
         start = time.perf_counter()
         members = retriever.ensemble.encode(texts, "document", kinds=[options.posterior])

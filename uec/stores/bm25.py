@@ -108,7 +108,7 @@ class Bm25Writer:
         store = bm25s.BM25(k1=K1, b=B, method="lucene", idf_method="lucene", backend="numpy")
         store.scores = store.build_index_from_ids(
             list(self._vocabulary.values()),
-            self._documents,  # type: ignore[arg-type]
+            self._documents,
             show_progress=False,
         )
         store.vocab_dict = self._vocabulary
