@@ -54,6 +54,29 @@ def pool(name: str, sets: list[RetrievalSet]) -> RetrievalSet:
     return RetrievalSet(name, corpus, queries, qrels)
 
 
+def named(data: Path, name: str) -> RetrievalSet:
+    """A set by name: ``a+b`` pools sets, ``a@b`` asks a's questions of b's corpus.
+
+    Raises:
+        InputError: a query that b judges is not in a.
+    """
+    asked, at, corpus = name.partition("@")
+    if at:
+        return cross(name, load_set(data, asked), load_set(data, corpus))
+    parts = [load_set(data, part) for part in name.split("+")]
+    return parts[0] if len(parts) == 1 else pool(name, parts)
+
+
+def cross(name: str, asked: RetrievalSet, answered: RetrievalSet) -> RetrievalSet:
+    """The questions of one set, by their ids, to the corpus and judgements of another."""
+    texts = {query.query_id: query for query in asked.queries}
+    missing = sorted(set(answered.qrels) - set(texts))
+    if missing:
+        raise InputError(f"{name}: {asked.name} has no query {missing[:3]} of {answered.name}")
+    queries = [texts[query.query_id] for query in answered.queries]
+    return RetrievalSet(name, answered.corpus, queries, answered.qrels)
+
+
 def english_pairs(data: Path, limit: int, seed: int = 0) -> list[Pair]:
     """English competence pairs from entailment and question-answering sets.
 

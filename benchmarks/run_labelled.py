@@ -14,12 +14,14 @@ from typing import Any
 
 import click
 import numpy as np
+from scipy.special import softmax
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
 from benchmarks.run_local import MAIN
-from benchmarks.systems import FixedWeights, opened
+from benchmarks.systems import Exhaustive, opened
 from uec.calibrating import N_SPANS, judged_ranks, look
+from uec.calibration import PeakScale
 from uec.ensemble import Ensemble
 from uec.trust import TASKS, log_prior, log_trust
 
@@ -39,12 +41,15 @@ def curve(
         ranks = {task: views.by_member(task) for task in TASKS}
         correlation = views.correlation()
         labelled = judged_ranks(retriever, (dataset.queries, dataset.qrels))
-        fixed = FixedWeights(retriever, dataset.queries)
+        everything = Exhaustive(retriever, dataset.queries)
+        scale = PeakScale.measure(np.concatenate([views.peaks(task) for task in TASKS]))
+        evidence = scale.evidence(everything.peaks())
 
         def values(rows: np.ndarray) -> np.ndarray:
             given = labelled[rows] if len(rows) else None
-            weights = np.exp(log_prior(log_trust(ranks, False, given), correlation)).tolist()
-            per_query = measures.per_query("labelled", fixed.run(weights), dataset.qrels)[MAIN]
+            prior = log_prior(log_trust(ranks, False, given), correlation)
+            run = everything.run(softmax(prior + evidence, axis=1))
+            per_query = measures.per_query("labelled", run, dataset.qrels)[MAIN]
             return np.array([per_query[query.query_id] for query in dataset.queries])
 
         rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,15 @@ import numpy as np
 
 from benchmarks import datasets, measures
 from benchmarks.remembering import remembering
-from benchmarks.systems import FixedWeights, calibrated, opened, systems, weight_grid
+from benchmarks.systems import (
+    Exhaustive,
+    System,
+    calibrated,
+    opened,
+    systems,
+    weight_grid,
+    worded_systems,
+)
 from uec.calibrating import calibrate
 from uec.ensemble import Ensemble
 from uec.fitting import fingerprint, fit_ensemble
@@ -32,6 +40,8 @@ from uec.retriever import Retriever
 
 MAIN = "nDCG@10"
 """The measure of the tests and oracles."""
+
+BRIEFLY = ("uniform-fusion", "uec", "uec, peaks off", "bm25", "uec + bm25", "uec + bm25, peaks off")
 
 
 def parse_members(text: str) -> list[MemberSpec]:
@@ -50,16 +60,16 @@ class SetResult:
     Attributes:
         table: system to measure to mean.
         per_query: system to (n,) nDCG@10 in the order of the queries.
-        calibrations: seed to the calibration's report.
+        calibrations: system and seed to the calibration's report.
         oracles: figures that need the labels, by name.
-        confidence: how far probabilities and confidences can be trusted, by name.
+        confidence: system to how far its probabilities and confidences can be trusted, by name.
     """
 
     table: dict[str, dict[str, float]]
     per_query: dict[str, np.ndarray]
     calibrations: dict[str, Mapping[str, Any]]
     oracles: dict[str, Any]
-    confidence: dict[str, float]
+    confidence: dict[str, dict[str, float]]
 
 
 def evaluate_set(
@@ -68,44 +78,54 @@ def evaluate_set(
     runs: Path,
     seeds: Sequence[int] = (0,),
     brief: bool = False,
+    bm25: bool = False,
 ) -> SetResult:
     """Build an index of one set, calibrate it, ask it for every system, and measure.
 
     The first seed's calibration is "uec" with all its variants; the others are "uec, seed N".
-    `brief` leaves out all systems but the members, uniform fusion and UEC, and the search for the
-    best fixed weights.
+    `brief` leaves out all systems but `BRIEFLY` and the members, and the search for the best fixed
+    weights. `bm25` adds the systems of an index that has the words of its corpus.
     """
-    with opened(ensemble, dataset) as retriever:
+    table: dict[str, dict[str, float]] = {}
+    per_query: dict[str, np.ndarray] = {}
+    reports: dict[str, Mapping[str, Any]] = {}
+    confidence: dict[str, dict[str, float]] = {}
+
+    def ask(retriever: Retriever, name: str, make: Callable[..., dict[str, System]]) -> None:
         first, *others = [calibrate(retriever, seed=seed) for seed in seeds]
-        asked = systems(retriever, first)
-        if brief:
-            kept = {*ensemble.names, "uniform-fusion", "uec"}
-            asked = {name: system for name, system in asked.items() if name in kept}
+        asked = make(retriever, first)
         for seed, calibration in zip(seeds[1:], others, strict=True):
-            asked[f"uec, seed {seed}"] = systems(retriever, calibration)["uec"]
-        table, per_query = {}, {}
-        for name, system in asked.items():
-            run = system(dataset.queries)
-            measures.write_trec(runs / dataset.name / f"{name}.trec", name, run)
-            values = measures.per_query(f"{dataset.name}/{name}", run, dataset.qrels)
-            table[name] = measures.summary(values)
-            per_query[name] = np.array([values[MAIN][q.query_id] for q in dataset.queries])
-        reports = {
-            str(seed): calibration.report or {}
-            for seed, calibration in zip(seeds, [first, *others], strict=True)
-        }
-        oracles = _oracles(retriever, dataset, per_query, brief)
-        confidence = _confidence(
-            calibrated(retriever, first), dataset, per_query, oracles["best member"]
+            asked[f"{name}, seed {seed}"] = make(retriever, calibration)[name]
+        for system, answer in asked.items():
+            if not brief or system in kept or ", seed " in system:
+                run = answer(dataset.queries)
+                measures.write_trec(runs / dataset.name / f"{system}.trec", system, run)
+                values = measures.per_query(f"{dataset.name}/{system}", run, dataset.qrels)
+                table[system] = measures.summary(values)
+                per_query[system] = np.array([values[MAIN][q.query_id] for q in dataset.queries])
+        for seed, calibration in zip(seeds, [first, *others], strict=True):
+            reports[f"{name}, seed {seed}"] = calibration.report or {}
+        best = max(ensemble.names, key=lambda member: table[member][MAIN])
+        confidence[name] = _confidence(
+            calibrated(retriever, first), dataset, per_query[name], best, per_query[best]
         )
+
+    kept = {*ensemble.names, *BRIEFLY}
+    with opened(ensemble, dataset) as retriever:
+        ask(retriever, "uec", systems)
+        oracles = _oracles(retriever, dataset, per_query, brief)
+    if bm25:
+        with opened(ensemble, dataset, bm25=True) as retriever:
+            ask(retriever, "uec + bm25", worded_systems)
     return SetResult(table, per_query, reports, oracles, confidence)
 
 
 def _confidence(
     retriever: Retriever,
     dataset: datasets.RetrievalSet,
-    per_query: dict[str, np.ndarray],
+    values: np.ndarray,
     best_member: str,
+    values_of_best: np.ndarray,
 ) -> dict[str, float]:
     """Calibration of the ten best hits' probability, and nAUC@10 of several confidences."""
     texts = [query.text for query in dataset.queries]
@@ -125,7 +145,10 @@ def _confidence(
             probability[:, some].ravel(), relevant[:, some].ravel().astype(float)
         ).items()
     }
-    for system, rankings in (("uec", own), (best_member, alone)):
+    for label, rankings, measured in (
+        ("uec", own, values),
+        ("best member", alone, values_of_best),
+    ):
         scores = np.array([[hit.score for hit in ranking.hits] for ranking in rankings])
         variance = np.array([ranking.hits[0].variance for ranking in rankings])
         confidences = {
@@ -133,12 +156,11 @@ def _confidence(
             "margin": scores[:, 0] - scores[:, 1],
             "-sigma": -np.sqrt(variance),
         }
-        if system == "uec":
+        if label == "uec":
             confidences["probability"] = probability[:, 0]
-        label = "uec" if system == "uec" else "best member"
         for name, confidence in confidences.items():
             figures[f"nAUC@10, {label}, {name}"] = measures.normalised_abstention_auc(
-                confidence, per_query[system]
+                confidence, measured
             )
     return figures
 
@@ -160,9 +182,9 @@ def _oracles(
     }
     if not brief:
         grid = {}
-        fixed = FixedWeights(retriever, dataset.queries)
+        everything = Exhaustive(retriever, dataset.queries)
         for weights in weight_grid(len(names)):
-            values = measures.per_query("grid", fixed.run(weights), dataset.qrels)[MAIN]
+            values = measures.per_query("grid", everything.run(weights), dataset.qrels)[MAIN]
             grid[weights] = float(np.mean(list(values.values())))
         weights_of_best = max(grid, key=lambda key: grid[key])
         oracles["best fixed weights"] = grid[weights_of_best]
@@ -216,7 +238,11 @@ def _require_fit(ensemble: Ensemble, specs: Sequence[MemberSpec], pairs: Sequenc
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--sets", required=True, help="Folders of DATA, comma separated; a+b pools two.")
+@click.option(
+    "--sets",
+    required=True,
+    help="Folders of DATA, comma separated; a+b pools two, a@b asks a's questions of b's corpus.",
+)
 @click.option("--members", required=True, help="Packaged names or NAME=MODEL, comma separated.")
 @click.option("--pairs", type=click.Path(path_type=Path, exists=True), help="Pairs to fit on.")
 @click.option("--n-pairs", default=1500, show_default=True)
@@ -229,6 +255,7 @@ def _require_fit(ensemble: Ensemble, specs: Sequence[MemberSpec], pairs: Sequenc
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--seeds", default="0", show_default=True, help="Of the calibration; a,b,c.")
 @click.option("--brief", is_flag=True, help="Only members, uniform fusion and UEC.")
+@click.option("--bm25", is_flag=True, help="Also with the words of each corpus as a member.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     data: Path,
@@ -240,6 +267,7 @@ def main(
     cache: Path | None,
     seeds: str,
     brief: bool,
+    bm25: bool,
     out: Path,
 ) -> None:
     """Write FILE.json with every measure of every system on every set."""
@@ -258,18 +286,22 @@ def main(
     _require_fit(ensemble, specs, competence)
     results: dict[str, SetResult] = {}
     for name in sets.split(","):
-        parts = [datasets.load_set(data, part) for part in name.split("+")]
-        dataset = parts[0] if len(parts) == 1 else datasets.pool(name, parts)
+        dataset = datasets.named(data, name)
         runs = out.with_suffix(".runs")
         numbers = [int(seed) for seed in seeds.split(",")]
-        results[name] = evaluate_set(remembering(ensemble, cache), dataset, runs, numbers, brief)
+        results[name] = evaluate_set(
+            remembering(ensemble, cache), dataset, runs, numbers, brief, bm25
+        )
         shown = {system: round(row[MAIN], 4) for system, row in results[name].table.items()}
         click.echo(f"{name}: {shown}", err=True)
     tables = {name: result.table for name, result in results.items()}
     content = {
         "sets": tables,
         "average": average(tables),
-        "uec against": compare(results, "uec"),
+        "against": {
+            system: compare(results, system)
+            for system in ("uec", *(["uec + bm25"] if bm25 else []))
+        },
         "confidence": {name: result.confidence for name, result in results.items()},
         "oracles": {name: result.oracles for name, result in results.items()},
         "calibrations": {name: result.calibrations for name, result in results.items()},

@@ -24,7 +24,7 @@ from uec.build import build_index
 from uec.calibration import Calibration
 from uec.demo import RRF_K
 from uec.ensemble import Ensemble
-from uec.records import Query, Ranking, SearchOptions
+from uec.records import LEXICAL, Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 
 DEPTH = 100
@@ -51,6 +51,9 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
     paper = calibrated(retriever, replace(equal, temperature=1.0, beta=1.0))
     uec = calibrated(retriever, calibration)
 
+    def other(**changes: Any) -> System:
+        return _searched(calibrated(retriever, replace(calibration, **changes)))
+
     @cache
     def lists(queries: tuple[Query, ...]) -> list[list[Ranking]]:
         return member_lists(plain, queries)
@@ -74,9 +77,10 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
         "traces, diagonal": _searched(paper, posterior="diag", beta=0.0),
         "traces, Kronecker": _searched(paper, beta=0.0),
         "uec": _searched(uec),
-        "uec, correlation off": _searched(uec, weights=trusted(calibration)),
-        "uec, quotation alone": _searched(uec, weights=trusted(calibration, ["quotation"])),
-        "uec, cloze alone": _searched(uec, weights=trusted(calibration, ["cloze"])),
+        "uec, peaks off": other(peaks=None),
+        "uec, correlation off": other(log_prior=trusted(calibration)),
+        "uec, quotation alone": other(log_prior=trusted(calibration, ["quotation"])),
+        "uec, cloze alone": other(log_prior=trusted(calibration, ["cloze"])),
         "uec, beta 0": _searched(uec, beta=0.0),
         "uec, beta 0.1": _searched(uec, beta=0.1),
         "uec, beta 1": _searched(uec, beta=1.0),
@@ -87,17 +91,30 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
     return table
 
 
+def worded_systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]:
+    """Those of an index that has the words of its corpus too; names and arguments as above."""
+    names = retriever.index.names
+    plain = calibrated(retriever, Calibration.uniform(len(names)))
+    return {
+        "bm25": _searched(plain, weights={LEXICAL: 1.0}),
+        "uniform-fusion + bm25": _searched(plain),
+        "uec + bm25": _searched(calibrated(retriever, calibration)),
+        "uec + bm25, peaks off": _searched(calibrated(retriever, replace(calibration, peaks=None))),
+    }
+
+
 @contextmanager
-def opened(ensemble: Ensemble, dataset: RetrievalSet) -> Iterator[Retriever]:
+def opened(ensemble: Ensemble, dataset: RetrievalSet, *, bm25: bool = False) -> Iterator[Retriever]:
     """An index of one set, not calibrated, for the length of a with block.
 
     Opening loads the encoders again; the retriever has the ensemble's own, which may remember.
     """
     with tempfile.TemporaryDirectory() as folder:
         located = ((f"{dataset.name}:{i}", d) for i, d in enumerate(dataset.corpus, 1))
-        build_index(ensemble, located, Path(folder) / "index")
+        build_index(ensemble, located, Path(folder) / "index", bm25=bm25)
         retriever = Retriever.open(Path(folder) / "index", verify=False)
-        retriever.ensemble = ensemble
+        uniform = Calibration.uniform(len(retriever.index.names))
+        retriever.ensemble = retriever.index.ensemble = replace(ensemble, calibration=uniform)
         yield retriever
 
 
@@ -108,17 +125,13 @@ def calibrated(retriever: Retriever, calibration: Calibration) -> Retriever:
     return other
 
 
-def trusted(
-    calibration: Calibration, tasks: Sequence[str] = ("quotation", "cloze")
-) -> dict[str, float]:
-    """Weights by the odds of some tasks, not decorrelated."""
+def trusted(calibration: Calibration, tasks: Sequence[str] = ("quotation", "cloze")) -> np.ndarray:
+    """Log prior by the odds of some tasks, not decorrelated; (k,)."""
     assert calibration.report is not None
-    odds = {
-        name: sum(float(logit(member[f"{task}_mrr"])) for task in tasks)
-        for name, member in calibration.report["members"].items()
-    }
-    best = max(odds.values())
-    return {name: float(np.exp(value - best)) for name, value in odds.items()}
+    members = calibration.report["members"].values()
+    return np.array(
+        [sum(float(logit(member[f"{task}_mrr"])) for task in tasks) for member in members]
+    )
 
 
 def _searched(retriever: Retriever, **changes: Any) -> System:
@@ -192,8 +205,8 @@ def _min_max(scores: np.ndarray) -> np.ndarray:
     return np.asarray((scores - scores.min()) / max(np.ptp(scores), 1e-9))
 
 
-class FixedWeights:
-    """Exhaustive fusion of some queries by weights that are the same for all; beta 0.
+class Exhaustive:
+    """Fusion of some queries over all documents by any weights; beta 0, encoders only.
 
     Args:
         retriever: of the index.
@@ -214,11 +227,22 @@ class FixedWeights:
             for k, (member, corpus) in enumerate(zip(weighed.members, index.corpora, strict=True))
         ]
 
-    def run(self, weights: Sequence[float], depth: int = 10) -> Run:
-        """The best documents of each query under some weights, in the members' order."""
-        pairs = zip(weights, self._standardised, strict=True)
-        fused = np.asarray(sum(np.float32(weight) * own for weight, own in pairs))
+    def run(self, weights: Sequence[float] | np.ndarray, depth: int = 10) -> Run:
+        """The best documents of each query under some weights.
+
+        Args:
+            weights: (k,) for all queries, or (n, k).
+            depth: documents a query.
+        """
+        columns = np.asarray(weights, np.float32).T
+        fused = np.zeros_like(self._standardised[0])
+        for column, own in zip(columns, self._standardised, strict=True):
+            fused += column[..., None] * own if column.ndim else column * own
         return _best(self._retriever, self._queries, fused, depth)
+
+    def peaks(self) -> np.ndarray:
+        """(n, k) largest standardised similarity of each member."""
+        return np.stack([own.max(axis=1) for own in self._standardised], axis=1)
 
 
 def weight_grid(n_members: int) -> Iterator[tuple[float, ...]]:

@@ -208,6 +208,8 @@ def test_average_fusion_equals_the_paper_by_hand(ensemble, located, tmp_path):
         ({"fusion": "average"}, "one dimension"),
         ({"weights": {"nobody": 1.0}}, "weights name nobody"),
         ({"weights": {"a": -1.0}}, "weights must be"),
+        ({"max_risk": 0.0}, "max_risk must be between"),
+        ({"max_risk": 0.1}, "max_risk needs probabilities"),
     ],
 )
 def test_unusable_options(retriever, changes, message):

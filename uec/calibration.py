@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from uec.abstention import Abstention
 from uec.errors import InputError
 from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 from uec.relevance import RelevanceModel
@@ -103,6 +104,7 @@ class Calibration:
         beta: weight of the variance in `uec.similarity.probit`.
         peaks: turns a member's peak for a query into evidence for it; None where not learnt.
         relevance: turns scores under these weights into probabilities; None where not learnt.
+        abstention: turns a risk into a threshold on them; None where not learnt.
         report: what `uec.calibrating` measured, JSON-able; None where nothing was.
     """
 
@@ -111,6 +113,7 @@ class Calibration:
     beta: float = DEFAULT_BETA
     peaks: PeakScale | None = None
     relevance: RelevanceModel | None = None
+    abstention: Abstention | None = None
     report: Mapping[str, Any] | None = None
 
     @classmethod
@@ -128,6 +131,7 @@ class Calibration:
             if self.peaks is None
             else {name: value.tolist() for name, value in asdict(self.peaks).items()},
             "relevance": None if self.relevance is None else asdict(self.relevance),
+            "abstention": None if self.abstention is None else asdict(self.abstention),
             "report": None if self.report is None else dict(self.report),
         }
 
@@ -135,6 +139,7 @@ class Calibration:
     def from_json(cls, content: Mapping[str, Any]) -> Calibration:
         """Inverse of `to_json`."""
         peaks, relevance = content.get("peaks"), content.get("relevance")
+        abstention = content.get("abstention")
         return cls(
             log_prior=np.array([float(value) for value in content["log_prior"]]),
             temperature=float(content["temperature"]),
@@ -143,6 +148,7 @@ class Calibration:
             if peaks is None
             else PeakScale(**{name: np.array(value) for name, value in peaks.items()}),
             relevance=None if relevance is None else RelevanceModel(**relevance),
+            abstention=None if abstention is None else Abstention(**abstention),
             report=content.get("report"),
         )
 

@@ -271,6 +271,9 @@ def _search_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--beta", type=float, help="Weight of the variance in the score; 0: none."),
         click.option("--fusion", type=click.Choice(FUSIONS), default="concat", show_default=True),
         click.option("--weights", metavar="NAME=W,…", help="Fixed weights instead of the traces'."),
+        click.option(
+            "--max-risk", type=float, help="Say where more than this share would be wrong."
+        ),
         click.option("--explain", is_flag=True, help="Show what each member says of each hit."),
     )
     for option in reversed(options):

@@ -152,6 +152,7 @@ def read_ranking(query: str, message: pb.Ranking, timings: Mapping[str, float]) 
         weights={member.member: member.weight for member in message.members},
         traces={member.member: member.trace for member in message.members},
         truncated=tuple(member.member for member in message.members if member.truncated),
+        abstained=message.abstained,
         timings_ms=timings,
     )
 

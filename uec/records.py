@@ -134,6 +134,8 @@ class SearchOptions:
         beta: weight of the variance in the score; None takes the ensemble's, 0 ranks by the mean.
         fusion: "concat", or "average" as in the paper, which has no place for bm25.
         weights: member name to weight, the same for every query; None weighs by trace.
+        max_risk: share of all queries that may be answered with a wrong best hit; sets
+            `Ranking.abstained`. None never abstains. Needs a calibrated index and its own options.
         explain: fill `Hit.members`.
 
     Raises:
@@ -147,6 +149,7 @@ class SearchOptions:
     beta: float | None = None
     fusion: Fusion = "concat"
     weights: Mapping[str, float] | None = None
+    max_risk: float | None = None
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -168,6 +171,8 @@ class SearchOptions:
             )
         if self.beta is not None and not 0 <= self.beta < np.inf:
             raise InputError(f"beta must be a number >= 0, got {self.beta}")
+        if self.max_risk is not None and not 0 < self.max_risk < 1:
+            raise InputError(f"max_risk must be between 0 and 1, got {self.max_risk}")
         if self.posterior not in POSTERIOR_KINDS:
             raise InputError(f"posterior must be diag or kron; got {self.posterior!r}")
         if self.fusion not in FUSIONS:
@@ -228,6 +233,8 @@ class Ranking:
         traces: member name to calibrated trace of the query's covariance (median 1); for bm25, one
             over the share of the query's information that the corpus has.
         truncated: members that cut the query to their maximum length.
+        abstained: the best hit is not sure enough for `SearchOptions.max_risk`; the hits are there
+            all the same.
         timings_ms: milliseconds by stage; of the whole batch when several queries went together.
     """
 
@@ -236,6 +243,7 @@ class Ranking:
     weights: Mapping[str, float]
     traces: Mapping[str, float]
     truncated: tuple[str, ...] = ()
+    abstained: bool = False
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -95,12 +95,16 @@ class Retriever:
                 self.index, weighed, self._n_candidates(options), options.fusion == "average"
             )
         relevance = self._relevance(options)
+        threshold = self._threshold(options, relevance)
         with _timed(timings, "rerank"):
             rankings = [
                 self._rank_rows(weighed, n, rows[n], options, relevance)
                 for n in range(len(weighed.texts))
             ]
-        return [replace(ranking, timings_ms=timings) for ranking in rankings]
+        return [
+            replace(ranking, timings_ms=timings, abstained=_abstains(ranking, threshold))
+            for ranking in rankings
+        ]
 
     def reweigh(self, weighed: WeighedQueries, options: SearchOptions) -> WeighedQueries:
         """The same queries with the weights of other options; nothing is encoded again."""
@@ -126,7 +130,7 @@ class Retriever:
         """
         options = self._checked(options, changes)
         ids = [document.doc_id for document in documents]
-        _check_distinct(ids)
+        _check_rerank(ids, options)
         timings: dict[str, float] = {}
         weighed = self.weigh([query], options, timings)
         with _timed(timings, "encode"):
@@ -170,7 +174,7 @@ class Retriever:
             NotFoundError: names identifiers that no document has.
         """
         options = self._checked(options, changes)
-        _check_distinct(doc_ids)
+        _check_rerank(doc_ids, options)
         rows = self.index.documents.rows(doc_ids)
         timings: dict[str, float] = {}
         weighed = self.weigh([query], options, timings)
@@ -349,6 +353,18 @@ class Retriever:
         )
         return calibration.relevance if as_fitted else None
 
+    def _threshold(self, options: SearchOptions, relevance: RelevanceModel | None) -> float | None:
+        """The probability that a best hit must exceed; None where every query is answered."""
+        if options.max_risk is None:
+            return None
+        abstention = self.ensemble.calibration.abstention
+        if relevance is None or abstention is None:
+            raise InputError(
+                "max_risk needs probabilities: an index calibrated by this version, searched with "
+                "the fusion, weights, temperature and beta of its calibration; run `uec calibrate`"
+            )
+        return abstention.threshold(options.max_risk)
+
     def _checked(self, options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:
         options = replace(options, **changes)
         if options.fusion == "average" and self.index.lexical is not None:
@@ -362,7 +378,17 @@ class Retriever:
         return options
 
 
-def _check_distinct(ids: Sequence[str]) -> None:
+def _abstains(ranking: Ranking, threshold: float | None) -> bool:
+    if threshold is None:
+        return False
+    probability = ranking.hits[0].probability
+    assert probability is not None
+    return probability <= threshold
+
+
+def _check_rerank(ids: Sequence[str], options: SearchOptions) -> None:
+    if options.max_risk is not None:
+        raise InputError("max_risk needs a search: candidates of a rerank have no probabilities")
     if not ids or len(set(ids)) < len(ids):
         raise InputError("rerank needs at least one document, and distinct document ids")
 

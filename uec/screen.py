@@ -62,6 +62,8 @@ def ranking(found: Ranking) -> None:
     click.echo(f"  weights: {weights}")
     for name in found.truncated:
         click.echo(f"  note: {name} cut the query to its maximum length")
+    if found.abstained:
+        click.echo("  note: not sure enough to answer at this risk; the best there is:")
     for rank, hit in enumerate(found.hits, 1):
         line = " ".join(f"{hit.document.title} {hit.document.text}".split())
         deviation = hit.variance**0.5

@@ -34,6 +34,7 @@ from jaxtyping import Float, Int
 from scipy.special import softmax
 from scipy.stats import rankdata, ttest_1samp
 
+from uec.abstention import Abstention
 from uec.calibration import Calibration, PeakScale
 from uec.relevance import DEPTH, RelevanceModel
 from uec.selfretrieval import log_odds, reciprocal_ranks
@@ -204,19 +205,26 @@ def learn(
         views.scores(task, member_weights(views.traces, prior, temperature, known), beta)
         for task, known in evidence.items()
     ]
-    return Calibration(prior, temperature, beta, scale, _relevance(scores, views.targets), report)
+    relevance, abstention = _relevance(scores, views.targets)
+    return Calibration(prior, temperature, beta, scale, relevance, abstention, report)
 
 
 def _relevance(
     scores: Sequence[Float[np.ndarray, "m p"]], targets: Int[np.ndarray, " m"]
-) -> RelevanceModel:
-    """A model of which of the best hits is the one looked for, over all tasks."""
+) -> tuple[RelevanceModel, Abstention]:
+    """A model of which of the best hits is the one looked for, and where it is wrong of the best.
+
+    Args:
+        scores: (m, p) fused scores of m spans by task.
+        targets: (m,) column of each span's own document.
+    """
     best = [np.argsort(-own, axis=1, kind="stable")[:, :DEPTH] for own in scores]
     pairs = zip(scores, best, strict=True)
-    ranked = np.concatenate([np.take_along_axis(own, order, axis=1) for own, order in pairs])
-    return RelevanceModel.fit(
-        ranked.astype(np.float64), np.concatenate([order == targets[:, None] for order in best])
-    )
+    ranked = [np.take_along_axis(own, order, axis=1).astype(np.float64) for own, order in pairs]
+    right = [order == targets[:, None] for order in best]
+    model = RelevanceModel.fit(np.concatenate(ranked), np.concatenate(right))
+    first = [[model.probabilities(row)[0] for row in own] for own in ranked]
+    return model, Abstention.measure(np.array(first), np.stack(right)[:, :, 0])
 
 
 def log_trust(

@@ -132,7 +132,7 @@ def search_options(message: pb.SearchOptions, limits: ServerOptions) -> SearchOp
     """
     given: dict[str, Any] = {
         name: getattr(message, name)
-        for name in ("top_k", "n_candidates", "temperature", "beta")
+        for name in ("top_k", "n_candidates", "temperature", "beta", "max_risk")
         if message.HasField(name)
     }
     for name, enum in (("posterior", pb.Posterior), ("fusion", pb.Fusion)):
@@ -232,6 +232,7 @@ def ranking(record: Ranking) -> pb.Ranking:
             )
             for name, weight in record.weights.items()
         ],
+        abstained=record.abstained,
     )
 
 

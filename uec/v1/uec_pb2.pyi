@@ -165,6 +165,7 @@ class SearchOptions(_message.Message):
     FUSION_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    MAX_RISK_FIELD_NUMBER: _builtins.int
     top_k: _builtins.int
     """Hits to return for each query: 1 to Limits.max_top_k. Default 10."""
     n_candidates: _builtins.int
@@ -186,6 +187,12 @@ class SearchOptions(_message.Message):
     """Default FUSION_CONCAT."""
     explain: _builtins.bool
     """Fill Hit.members."""
+    max_risk: _builtins.float
+    """Share of all queries that may be answered with a wrong best hit, between 0 and 1; sets
+    Ranking.abstained. Calibrated on pieces of the corpus: real queries may be harder. Unset never
+    abstains. INVALID_ARGUMENT where the index or these options
+    give no probabilities.
+    """
     @_builtins.property
     def weights(self) -> Global___MemberWeights:
         """The same weights for every query; unset weighs by trace."""
@@ -201,13 +208,16 @@ class SearchOptions(_message.Message):
         fusion: Global___Fusion.ValueType = ...,
         weights: Global___MemberWeights | None = ...,
         explain: _builtins.bool = ...,
+        max_risk: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta", b"_beta", "_n_candidates", b"_n_candidates", "_temperature", b"_temperature", "_top_k", b"_top_k", "beta", b"beta", "n_candidates", b"n_candidates", "temperature", b"temperature", "top_k", b"top_k", "weights", b"weights"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beta", b"_beta", "_max_risk", b"_max_risk", "_n_candidates", b"_n_candidates", "_temperature", b"_temperature", "_top_k", b"_top_k", "beta", b"beta", "max_risk", b"max_risk", "n_candidates", b"n_candidates", "temperature", b"temperature", "top_k", b"top_k", "weights", b"weights"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta", b"_beta", "_n_candidates", b"_n_candidates", "_temperature", b"_temperature", "_top_k", b"_top_k", "beta", b"beta", "explain", b"explain", "fusion", b"fusion", "n_candidates", b"n_candidates", "posterior", b"posterior", "temperature", b"temperature", "top_k", b"top_k", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beta", b"_beta", "_max_risk", b"_max_risk", "_n_candidates", b"_n_candidates", "_temperature", b"_temperature", "_top_k", b"_top_k", "beta", b"beta", "explain", b"explain", "fusion", b"fusion", "max_risk", b"max_risk", "n_candidates", b"n_candidates", "posterior", b"posterior", "temperature", b"temperature", "top_k", b"top_k", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beta: _TypeAlias = _typing.Literal["beta"]  # noqa: Y015
     _WhichOneofArgType__beta: _TypeAlias = _typing.Literal["_beta", b"_beta"]  # noqa: Y015
+    _WhichOneofReturnType__max_risk: _TypeAlias = _typing.Literal["max_risk"]  # noqa: Y015
+    _WhichOneofArgType__max_risk: _TypeAlias = _typing.Literal["_max_risk", b"_max_risk"]  # noqa: Y015
     _WhichOneofReturnType__n_candidates: _TypeAlias = _typing.Literal["n_candidates"]  # noqa: Y015
     _WhichOneofArgType__n_candidates: _TypeAlias = _typing.Literal["_n_candidates", b"_n_candidates"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
@@ -216,6 +226,8 @@ class SearchOptions(_message.Message):
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__beta) -> _WhichOneofReturnType__beta | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_risk) -> _WhichOneofReturnType__max_risk | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__n_candidates) -> _WhichOneofReturnType__n_candidates | None: ...
     @_typing.overload
@@ -569,6 +581,9 @@ class Ranking(_message.Message):
 
     HITS_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    ABSTAINED_FIELD_NUMBER: _builtins.int
+    abstained: _builtins.bool
+    """The best hit is not sure enough for SearchOptions.max_risk; the hits are there all the same."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Hit]:
         """Best first; equal scores by document id."""
@@ -582,10 +597,11 @@ class Ranking(_message.Message):
         *,
         hits: _abc.Iterable[Global___Hit] | None = ...,
         members: _abc.Iterable[Global___MemberQuery] | None = ...,
+        abstained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "members", b"members"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstained", b"abstained", "hits", b"hits", "members", b"members"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
