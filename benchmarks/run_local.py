@@ -41,6 +41,9 @@ from uec.retriever import Retriever
 MAIN = "nDCG@10"
 """The measure of the tests and oracles."""
 
+RISKS = (0.05, 0.1, 0.2)
+"""Shares of queries that may be answered with a wrong best hit."""
+
 BRIEFLY = ("uniform-fusion", "uec", "uec, peaks off", "bm25", "uec + bm25", "uec + bm25, peaks off")
 
 
@@ -127,7 +130,7 @@ def _confidence(
     best_member: str,
     values_of_best: np.ndarray,
 ) -> dict[str, float]:
-    """Calibration of the ten best hits' probability, and nAUC@10 of several confidences."""
+    """Calibration of the ten best hits' probability, nAUC@10 of confidences, risk of answers."""
     texts = [query.text for query in dataset.queries]
     own = retriever.search(texts)
     alone = retriever.search(texts, weights={best_member: 1.0}, beta=0.0)
@@ -145,6 +148,12 @@ def _confidence(
             probability[:, some].ravel(), relevant[:, some].ravel().astype(float)
         ).items()
     }
+    abstention = retriever.ensemble.calibration.abstention
+    assert abstention is not None
+    for risk in RISKS:
+        answered = probability[:, 0] > abstention.threshold(risk)
+        figures[f"answered, max_risk {risk}"] = float(answered.mean())
+        figures[f"answered wrongly, max_risk {risk}"] = float((answered & ~relevant[:, 0]).mean())
     for label, rankings, measured in (
         ("uec", own, values),
         ("best member", alone, values_of_best),

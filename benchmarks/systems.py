@@ -55,16 +55,16 @@ def systems(retriever: Retriever, calibration: Calibration) -> dict[str, System]
         return _searched(calibrated(retriever, replace(calibration, **changes)))
 
     @cache
-    def lists(queries: tuple[Query, ...]) -> list[list[Ranking]]:
-        return member_lists(plain, queries)
+    def lists(queries: tuple[Query, ...]) -> list[Run]:
+        return Exhaustive(plain, queries).lists(FUSION_DEPTH)
 
     table: dict[str, System] = {name: _searched(plain, weights={name: 1.0}) for name in names}
     table |= {
         "uniform-average": lambda queries: uniform_average(plain, queries),
         "uniform-fusion": _searched(plain),
-        "rrf": lambda queries: late_fusion(lists(tuple(queries)), queries, _reciprocal_rank),
-        "dbsf": lambda queries: late_fusion(lists(tuple(queries)), queries, _three_sigma),
-        "rsf": lambda queries: late_fusion(lists(tuple(queries)), queries, _min_max),
+        "rrf": lambda queries: late_fusion(lists(tuple(queries)), _reciprocal_rank),
+        "dbsf": lambda queries: late_fusion(lists(tuple(queries)), _three_sigma),
+        "rsf": lambda queries: late_fusion(lists(tuple(queries)), _min_max),
     }
     if len(set(retriever.ensemble.dimensions)) == 1:
         published: dict[str, Any] = {"fusion": "average", "posterior": "diag"}
@@ -162,33 +162,21 @@ def uniform_average(retriever: Retriever, queries: Sequence[Query]) -> Run:
     return _best(retriever, queries, averaged @ documents.T)
 
 
-def member_lists(retriever: Retriever, queries: Sequence[Query]) -> list[list[Ranking]]:
-    """Each member's own best lists: member by member, query by query."""
-    texts = [query.text for query in queries]
-    options = SearchOptions(top_k=FUSION_DEPTH, beta=0.0)
-    names = retriever.ensemble.names
-    return [retriever.search(texts, options, weights={name: 1.0}) for name in names]
-
-
-def late_fusion(
-    lists: list[list[Ranking]],
-    queries: Sequence[Query],
-    normalise: Callable[[np.ndarray], np.ndarray],
-) -> Run:
+def late_fusion(lists: list[Run], normalise: Callable[[np.ndarray], np.ndarray]) -> Run:
     """Sum over members of the normalised scores in their own lists, best first.
 
     The rules are those of mteb's hybrid search: reciprocal rank, distribution-based and relative
     score fusion.
     """
     run = {}
-    for query, *own in zip(queries, *lists, strict=True):
+    for query_id in lists[0]:
         fused: dict[str, float] = {}
-        for ranking in own:
-            scores = normalise(np.array([hit.score for hit in ranking.hits]))
-            for hit, score in zip(ranking.hits, scores.tolist(), strict=True):
-                fused[hit.doc_id] = fused.get(hit.doc_id, 0.0) + score
+        for own in lists:
+            scores = normalise(np.array(list(own[query_id].values())))
+            for doc_id, score in zip(own[query_id], scores.tolist(), strict=True):
+                fused[doc_id] = fused.get(doc_id, 0.0) + score
         ranked = sorted(fused.items(), key=lambda item: (-item[1], item[0]))
-        run[query.query_id] = dict(ranked[:DEPTH])
+        run[query_id] = dict(ranked[:DEPTH])
     return run
 
 
@@ -240,6 +228,10 @@ class Exhaustive:
             fused += column[..., None] * own if column.ndim else column * own
         return _best(self._retriever, self._queries, fused, depth)
 
+    def lists(self, depth: int) -> list[Run]:
+        """Each member's own best documents, best first."""
+        return [_best(self._retriever, self._queries, own, depth) for own in self._standardised]
+
     def peaks(self) -> np.ndarray:
         """(n, k) largest standardised similarity of each member."""
         return np.stack([own.max(axis=1) for own in self._standardised], axis=1)
@@ -264,9 +256,10 @@ def _best(
     retriever: Retriever, queries: Sequence[Query], scores: np.ndarray, depth: int = DEPTH
 ) -> Run:
     depth = min(depth, scores.shape[1])
+    every = retriever.index.documents.ids(np.arange(scores.shape[1]))
     run = {}
     for query, row in zip(queries, scores, strict=True):
         best = np.argpartition(-row, depth - 1)[:depth]
-        ids = retriever.index.documents.ids(best)
-        run[query.query_id] = dict(zip(ids, row[best].tolist(), strict=True))
+        best = best[np.argsort(-row[best], kind="stable")]
+        run[query.query_id] = {every[n]: float(row[n]) for n in best.tolist()}
     return run

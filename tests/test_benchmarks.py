@@ -96,12 +96,14 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     arguments = ["--data", tmp_path, "--sets", "small", "--members", "a=hashing:32,b=hashing:32:1"]
     arguments += ["--pairs", tmp_path / "pairs.jsonl", "--out", tmp_path / "out.json"]
     arguments += ["--cache", tmp_path / "cache", "--seeds", "0,1"]
-    arguments += ["--ensemble", tmp_path / "ensemble"]
+    arguments += ["--ensemble", tmp_path / "ensemble", "--bm25"]
     first = CliRunner().invoke(main, [str(a) for a in arguments])
     assert first.exit_code == 0, first.output
     content = json.loads((tmp_path / "out.json").read_text())
     row = content["sets"]["small"]
     assert {"a", "b", "uniform-fusion", "rrf", "paper", "uec", "uec, seed 1"} <= set(row)
+    assert {"bm25", "uec + bm25", "uec + bm25, seed 1"} <= set(row)
+    assert row["bm25"]["MRR"] == 1.0  # queries are the first words of their documents
     assert all(system["queries"] == 10 for system in row.values())
     assert 0.3 < row["uniform-fusion"]["nDCG@10"] <= 1.0
     assert content["average"]["uec"]["MRR"] == row["uec"]["MRR"]
@@ -110,10 +112,11 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     assert oracles["best member of the set"] == pytest.approx(alone)
     assert oracles["best fixed weights"] >= alone - 1e-9
     assert oracles["best member of each query"] >= alone
-    confidence = content["confidence"]["small"]
+    confidence = content["confidence"]["small"]["uec"]
     assert 0 <= confidence["ECE, ten best hits"] <= 1
     assert confidence["nAUC@10, uec, probability"] <= 1
-    difference = content["uec against"]["by set"]["small"]["difference"]
+    assert 0 <= confidence["answered wrongly, max_risk 0.1"] <= confidence["answered, max_risk 0.1"]
+    difference = content["against"]["uec"]["by set"]["small"]["difference"]
     assert difference == pytest.approx(row["uec"]["nDCG@10"] - alone)
     lines = (tmp_path / "out.runs" / "small" / "uec.trec").read_text().splitlines()
     assert lines[0].split()[1:4:2] == ["Q0", "1"] and len(lines) == 600
