@@ -1,0 +1,328 @@
+"""The figures of a page: bars, lines, points and heat maps as SVG that follows the page's theme.
+
+matplotlib draws; its colours are then replaced by the page's CSS variables, so that one figure is
+right on light and on dark paper, and its letters stay text. A figure is at most as wide as half of
+a desktop page, which keeps its letters readable on a telephone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from uec.errors import DependencyError
+from uec.page import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, MUTED, RULE = "#1d2330", "#5c6575", "#d8dce3"
+SERIES = (
+    "#2f6db5",
+    "#d1702a",
+    "#38885a",
+    "#b5445a",
+    "#7a5ab5",
+    "#8a7340",
+    "#23899a",
+    "#6b7280",
+)
+"""Colours of the series, in order; the page's ``--c1`` to ``--c8``, which differ in the dark."""
+
+_VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule"} | {
+    colour: f"--c{number}" for number, colour in enumerate(SERIES, 1)
+}
+_PIXELS_AN_INCH = 96
+WIDTH, HEIGHT = 4.9, 3.0
+"""Inches of a figure: two fit beside each other on a desktop page."""
+
+# Any: matplotlib types each of its parameters by name.
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "uec",
+    "font.size": 9.5,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+def figure(
+    draw: Callable[[Axes], None],
+    *,
+    caption: str,
+    alt: str,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+) -> Figure:
+    """Draw one figure in the page's style.
+
+    Args:
+        draw: draws on the axes it is given, in the colours of `SERIES`, `INK`, `MUTED`, `RULE`.
+        caption: a sentence on what to see in it.
+        alt: the same for who cannot see it, with the main figures.
+        width: inches.
+        height: inches.
+
+    Raises:
+        DependencyError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure as Drawing
+    except ModuleNotFoundError as error:
+        raise DependencyError("matplotlib", "audit", "a figure") from error
+    # Figures made without pyplot are not kept by it, and need no display.
+    with mpl.rc_context(_STYLE):
+        drawing = Drawing(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(drawing)
+        draw(drawing.subplots())
+        buffer = io.StringIO()
+        drawing.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return Figure(_themed(buffer.getvalue()), caption, alt, round(width * _PIXELS_AN_INCH))
+
+
+def _themed(svg: str) -> str:
+    """The bare element, its colours as variables of the page, its ids unique within the page."""
+    prefix = f"f{hashlib.sha256(svg.encode()).hexdigest()[:10]}"
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.strip()
+
+
+def bars(
+    values: Mapping[str, float],
+    *,
+    caption: str,
+    alt: str,
+    errors: Mapping[str, float] | None = None,
+    floor: float | None = None,
+    floor_name: str = "chance",
+    axis: str = "",
+    form: str = ".2f",
+) -> Figure:
+    """Horizontal bars, the largest on top, each with its value.
+
+    Args:
+        values: name to length.
+        caption: of the figure.
+        alt: of the figure.
+        errors: name to half the length of its error bar.
+        floor: a dashed line to read the bars against.
+        floor_name: what the line is.
+        axis: name of the axis.
+        form: format of the values.
+    """
+    names = sorted(values, key=lambda name: values[name])
+    lengths = [values[name] for name in names]
+    spreads = [(errors or {}).get(name, 0.0) for name in names]
+
+    def draw(axes: Axes) -> None:
+        drawn = axes.barh(names, lengths, height=0.62, color=SERIES[0])
+        if errors:
+            axes.errorbar(
+                lengths, range(len(names)), xerr=spreads, fmt="none", ecolor=INK, elinewidth=1.2
+            )
+        if floor is not None:
+            axes.axvline(floor, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+            axes.annotate(
+                f"{floor_name} {floor:{form}}",
+                (floor, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 2),
+                textcoords="offset points",
+                color=MUTED,
+                fontsize=8.5,
+            )
+        reach = max(map(abs, lengths), default=0.0) + max(spreads, default=0.0)
+        for bar, length, spread in zip(drawn, lengths, spreads, strict=True):
+            axes.annotate(
+                f"{length:{form}}".replace("-", "−"),
+                (max(length, 0) + spread, bar.get_y() + bar.get_height() / 2),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                color=INK,
+            )
+        axes.set_xlim(min(0.0, *lengths) * 1.15, (reach or 1.0) * 1.2)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.set_xlabel(axis)
+
+    height = 0.75 + 0.34 * len(names) + (0.2 if axis else 0)
+    return figure(draw, caption=caption, alt=alt, height=max(1.3, height))
+
+
+def lines(
+    series: Mapping[str, tuple[Sequence[float | int], Sequence[float | int]]],
+    *,
+    caption: str,
+    alt: str,
+    x: str = "",
+    y: str = "",
+    logarithmic: bool = False,
+    markers: bool = True,
+) -> Figure:
+    """One line a series.
+
+    Args:
+        series: name to its x and y.
+        caption: of the figure.
+        alt: of the figure.
+        x: name of the x axis.
+        y: name of the y axis.
+        logarithmic: whether the x axis is.
+        markers: mark the points.
+    """
+
+    def draw(axes: Axes) -> None:
+        for number, (name, (xs, ys)) in enumerate(series.items()):
+            colour = SERIES[number % len(SERIES)]
+            axes.plot(xs, ys, color=colour, marker="o" if markers else None, label=name)
+        if logarithmic:
+            axes.set_xscale("log")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(labelcolor=INK, fontsize=8.5)
+
+    return figure(draw, caption=caption, alt=alt)
+
+
+def points(
+    xy: Float[np.ndarray, "n 2"],
+    *,
+    title: str,
+    caption: str,
+    alt: str,
+    groups: Sequence[str] | None = None,
+    size: float = 3.1,
+) -> Figure:
+    """A map: points on a plane without axes.
+
+    Args:
+        xy: (n, 2) places.
+        title: over the map.
+        caption: of the figure.
+        alt: of the figure.
+        groups: (n,) what each point is coloured by; past seven groups the smallest share a colour.
+        size: inches of the side.
+    """
+    labels = np.array(groups if groups is not None else [""] * len(xy))
+    names, sizes = np.unique(labels, return_counts=True)
+    ranked = [str(name) for name in names[np.argsort(-sizes, kind="stable")]]
+    own, rest = (ranked, []) if len(ranked) <= len(SERIES) else (ranked[:7], ranked[7:])
+
+    def draw(axes: Axes) -> None:
+        for number, group in enumerate([*own, None] if rest else own):
+            chosen = np.isin(labels, rest) if group is None else labels == group
+            axes.plot(
+                *xy[chosen].T,
+                linestyle="none",
+                marker="o",
+                markersize=2.6,
+                markeredgewidth=0,
+                alpha=0.6,
+                color=SERIES[number],
+                label=f"{len(rest)} others" if group is None else group,
+            )
+        axes.set(xticks=[], yticks=[], title=title)
+        axes.spines[:].set_visible(True)
+        axes.set_aspect("equal", "datalim")
+        if len(ranked) > 1:
+            axes.legend(
+                labelcolor=INK, fontsize=8, ncols=2, loc="upper center", markerscale=2,
+                bbox_to_anchor=(0.5, -0.02),
+            )  # fmt: skip
+
+    return figure(
+        draw, caption=caption, alt=alt, width=size, height=size * (1.2 if len(ranked) > 1 else 1)
+    )
+
+
+def heat(
+    table: Float[np.ndarray, "rows columns"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    caption: str,
+    alt: str,
+    form: str = ".2f",
+    low: float | None = None,
+    high: float | None = None,
+    y: str = "",
+    x: str = "",
+) -> Figure:
+    """A table whose cells are the darker the larger their value; NaN leaves a cell empty.
+
+    Args:
+        table: (rows, columns) values.
+        rows: names of the rows.
+        columns: names of the columns.
+        caption: of the figure.
+        alt: of the figure.
+        form: format of the values.
+        low: value of the palest cell; None for the least one.
+        high: value of the darkest cell; None for the largest one.
+        y: what the rows are.
+        x: what the columns are.
+    """
+    known = table[np.isfinite(table)]
+    least = float(known.min()) if low is None else low
+    most = float(known.max()) if high is None else high
+
+    def draw(axes: Axes) -> None:
+        from matplotlib.patches import Rectangle
+
+        for (i, j), value in np.ndenumerate(table):
+            if np.isfinite(value):
+                share = float(np.clip((value - least) / ((most - least) or 1.0), 0, 1))
+                # Never so dark that the value in ink cannot be read on it.
+                axes.add_patch(
+                    Rectangle(
+                        (j - 0.5, i - 0.5), 1, 1, color=SERIES[0], alpha=0.06 + 0.5 * share, lw=0
+                    )
+                )
+                axes.text(j, i, f"{value:{form}}".replace("-", "−"), ha="center", va="center")
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel=x, ylabel=y)
+        axes.set_xticks(range(len(columns)), columns, rotation=30 if _crowded(columns) else 0)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.tick_params(labelcolor=INK)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+
+    return figure(draw, caption=caption, alt=alt, height=1.0 + 0.42 * len(rows))
+
+
+def _crowded(names: Sequence[str]) -> bool:
+    return sum(len(name) + 2 for name in names) > 42
