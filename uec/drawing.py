@@ -193,6 +193,7 @@ def lines(
     y: str = "",
     logarithmic: bool = False,
     markers: bool = True,
+    whole: bool = False,
 ) -> Figure:
     """One line a series.
 
@@ -204,6 +205,7 @@ def lines(
         y: name of the y axis.
         logarithmic: whether the x axis is.
         markers: mark the points.
+        whole: x counts things; only whole numbers are marked on its axis.
     """
 
     def draw(axes: Axes) -> None:
@@ -214,7 +216,10 @@ def lines(
             axes.set_xscale("log")
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.legend(labelcolor=INK, fontsize=8.5)
+        if whole:
+            axes.set_xticks(sorted({round(x) for xs, _ in series.values() for x in xs}))
+        if len(series) > 1:
+            axes.legend(labelcolor=INK, fontsize=8.5)
 
     return figure(draw, caption=caption, alt=alt)
 

@@ -27,6 +27,9 @@ Cell: TypeAlias = str | float | int | bool | None
 
 NOTHING = "–"
 
+_HIDDEN = str.maketrans({"`": "\ue000", "*": "\ue001"})
+_SHOWN = str.maketrans({"\ue000": "`", "\ue001": "*"})
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -159,13 +162,19 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str = "")
     )
 
 
+def literal(text: str) -> str:
+    """A text from outside, such as a document's, in which markup means nothing."""
+    return text.translate(_HIDDEN)
+
+
 def _inline(text: str) -> Any:
     """Escaped text with its bold and code marked up."""
     from markupsafe import Markup
 
     escaped = html.escape(text)
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped))
+    marked = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escaped)
+    return Markup(marked.translate(_SHOWN))
 
 
 def _grouped(body: Sequence[Block]) -> list[tuple[str, list[Any]]]:

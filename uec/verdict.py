@@ -1,0 +1,204 @@
+"""What all audits together say, in sentences for a reader who knows none of them.
+
+It knows the audits' figures by name and nothing of how they came about or of how they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from uec.auditing import Audited
+from uec.records import AuditReport
+from uec.selection import Choice, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """An audit's one figure for the table of members.
+
+    Attributes:
+        audit: the audit.
+        key: the measure; "rank_by" for the audit's own choice.
+        name: heading of the column.
+        form: format.
+        hint: what it means.
+    """
+
+    audit: str
+    key: str
+    name: str
+    form: str
+    hint: str
+
+
+HEADLINES = (
+    Headline(
+        "selfretrieval",
+        "rank_by",
+        "finds pieces",
+        ".3f",
+        "mean reciprocal rank of pieces of the corpus looked for, 0 to 1; the nearest to search",
+    ),
+    Headline(
+        "overlap",
+        "rank_by",
+        "keeps neighbours",
+        ".3f",
+        "share of a text's neighbours that its partner has too, 0 to 1",
+    ),
+    Headline(
+        "ica",
+        "rank_by",
+        "differs in few",
+        ".3f",
+        "Gini coefficient of the differences between the sides of a pair over components, 0 to 1",
+    ),
+    Headline(
+        "flare",
+        "rank_by",
+        "knows the others",
+        ".3f",
+        "nats that its vector says about a component of the other members' vectors",
+    ),
+    Headline(
+        "flip",
+        "rank_by",
+        "holds words",
+        ".3f",
+        "share of a text's words that a linear probe reads off its vector, 0 to 1",
+    ),
+    Headline(
+        "geometry",
+        "participation_ratio",
+        "directions used",
+        ".0f",
+        "about how many directions its vectors spread over; describes, does not rank",
+    ),
+)
+"""Columns of the table of members. Only the measures that an audit ranks by have a best value."""
+
+
+def figure_of(report: AuditReport, headline: Headline, member: str) -> float | None:
+    """The member's value, or None where the audit did not judge it."""
+    key = report.rank_by if headline.key == "rank_by" else headline.key
+    row = row_of(report, member)
+    return None if row is None or key is None else row[key]
+
+
+def row_of(report: AuditReport, member: str) -> Mapping[str, Any] | None:
+    """The member's row, or None."""
+    return next((row for row in report.rows if row["member"] == member), None)
+
+
+def ranked(result: Audited) -> list[str]:
+    """Members by the first audit that ranks them, best first; those without a figure last."""
+    for headline in HEADLINES:
+        report = result.reports.get(headline.audit)
+        if report is not None and report.rank_by is not None:
+            judged = by_rank(report)
+            return judged + [name for name in result.names if name not in judged]
+    return list(result.names)
+
+
+def by_rank(report: AuditReport) -> list[str]:
+    """The members that an audit judged, best first; it must rank."""
+    key = report.rank_by
+    assert key is not None, "the caller asks audits that rank"
+    rows = sorted(report.rows, key=lambda row: row[key], reverse=report.higher_is_better)
+    return [row["member"] for row in rows]
+
+
+def findings(result: Audited) -> list[str]:
+    """The sentences that open the report."""
+    found = [] if result.choice is None else [recommendation(result.choice, result.reports)]
+    found += [
+        " ".join(result.reports[name].findings[:limit])
+        for name, limit in (("selfretrieval", 2), ("overlap", 3))
+        if name in result.reports
+    ]
+    found += _consensus(result)
+    if "agreement" in result.reports:
+        found.append(" ".join(result.reports["agreement"].findings))
+    found += _collapses(result.reports.get("geometry"))
+    found += [
+        result.reports[name].findings[0] for name in ("flip", "flare") if name in result.reports
+    ]
+    return found
+
+
+def recommendation(choice: Choice, reports: Mapping[str, AuditReport]) -> str:
+    """Which members to keep, and what the next one would add."""
+    kept, rest = choice.steps[: choice.n_kept], choice.steps[choice.n_kept :]
+    n_spans = reports["selfretrieval"].settings["n_spans"]
+    if len(kept) == 1:
+        said = (
+            f"**{kept[0].member} alone is enough here**: it finds {n_spans} pieces of the corpus "
+            f"with a mean reciprocal rank of {kept[0].mrr:.3f}."
+        )
+    else:
+        additions = "; ".join(f"{step.member} adds {_gain(step)}" for step in kept[1:])
+        said = (
+            f"**Keep {listed([step.member for step in kept])}**: together they find {n_spans} "
+            f"pieces of the corpus with a mean reciprocal rank of {kept[-1].mrr:.3f}, "
+            f"{kept[0].member} alone {kept[0].mrr:.3f} ({additions})."
+        )
+    if not rest:
+        return said
+    nothing = f"{rest[0].member} as the next one adds {_gain(rest[0])}"
+    meaning = "it makes the ranks worse" if rest[0].gain < 0 else "nothing these pieces can show"
+    return f"{said} {nothing}: {meaning}."
+
+
+def _gain(step: Step) -> str:
+    return f"{signed(step.gain)} ({p_words(step.p_value)})"
+
+
+def _consensus(result: Audited) -> list[str]:
+    """Who comes first in which audit."""
+    first: dict[str, list[str]] = {}
+    for name, report in result.reports.items():
+        if report.rank_by is not None and len(report.rows) > 1:
+            first.setdefault(by_rank(report)[0], []).append(name)
+    if sum(map(len, first.values())) < 2:
+        return []
+    if len(first) == 1:
+        member, names = next(iter(first.items()))
+        return [f"All audits that rank put {member} first: {listed(names)}."]
+    by_count = sorted(first.items(), key=lambda item: -len(item[1]))
+    said = "; ".join(f"{listed(names)} put {member} first" for member, names in by_count)
+    return [
+        f"The audits differ: {said}. They ask different questions; self-retrieval asks the one "
+        "nearest to search."
+    ]
+
+
+def _collapses(report: AuditReport | None) -> list[str]:
+    if report is None:
+        return []
+    found = {
+        member: [diagnosis["kind"] for diagnosis in diagnoses]
+        for member, diagnoses in report.details["diagnosis"].items()
+    }
+    ill = [f"{member} ({listed(kinds)})" for member, kinds in found.items() if kinds]
+    if not ill:
+        return ["No member's vectors have collapsed."]
+    return [
+        f"Collapsed vectors: {', '.join(ill)}; the section on geometry says what to do about them."
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def signed(value: float) -> str:
+    """A difference with its sign, to three places."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def p_words(p_value: float) -> str:
+    """A p value as papers write it."""
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
