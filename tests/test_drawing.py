@@ -34,14 +34,15 @@ def test_colours_are_the_pages_variables_and_nothing_is_fetched():
 def test_points_beyond_seven_groups_share_a_colour():
     groups = [f"g{i}" for i in range(9) for _ in range(10 - i)]
     figure = drawing.points(
-        np.random.default_rng(0).normal(size=(len(groups), 2)),
-        title="Map", caption="c", alt="a", groups=groups,
+        {title: np.random.default_rng(0).normal(size=(len(groups), 2)) for title in ("A", "B")},
+        caption="c", alt="a", groups=groups,
     )  # fmt: skip
     shown = texts(figure)
     assert {f"g{i}" for i in range(7)} <= set(shown)
     assert "2 others" in shown and "g7" not in shown
-    # One mark a text and one a group in the legend.
-    assert figure.svg.count("<use ") == len(groups) + 8
+    assert {"A", "B"} <= set(shown)
+    # One mark a text on each map, and one a group in the legend.
+    assert figure.svg.count("<use ") == 2 * len(groups) + 8
 
 
 def test_heat_leaves_unknown_cells_empty_and_is_darker_for_more():

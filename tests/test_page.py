@@ -40,7 +40,7 @@ def sections() -> list[Section]:
                 drawing.bars({"e5": 0.41, "b": -0.1}, caption="Bars.", alt="e5 0.41", floor=0.05),
                 drawing.heat(np.eye(2), ["a", "b"], ["a", "b"], caption="Heat.", alt="1 and 0"),
                 "Between.",
-                drawing.points(rng.normal(size=(30, 2)), title="Map", caption="Map.", alt="map"),
+                drawing.points({"Map": rng.normal(size=(30, 2))}, caption="Map.", alt="map"),
                 Fold("More", ["hidden", TABLE]),
             ],
         ),

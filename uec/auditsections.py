@@ -151,12 +151,13 @@ def _overlap(report: AuditReport) -> list[Figure]:
         ),
         drawing.lines(
             curves,
-            caption="The same for small and large neighbourhoods. Near the grey floor of chance a "
-            "member says nothing.",
+            caption="The same for small and large neighbourhoods. Near the dashed floor of chance "
+            "a member says nothing.",
             alt=_words({name: ys[0] for name, (_, ys) in curves.items()}),
             x="neighbours k",
             y="share kept",
             logarithmic=True,
+            floor="chance",
         ),
     ]
 
@@ -229,20 +230,19 @@ def _geometry(report: AuditReport) -> list[Figure]:
             markers=False,
         ),
     ]
-    labels = details.get("map_labels")
-    for name, both in details["maps"].items():
-        for kind, title in (("pca", "principal components"), ("tsne", "t-SNE")):
-            if both is not None:
-                xy = np.array(both[kind], dtype=np.float64)
-                figures.append(
-                    drawing.points(
-                        xy,
-                        title=f"{name}: {title}",
-                        caption="",
-                        alt=f"{title} of {len(xy)} texts by {name}",
-                        groups=labels,
-                    )
-                )
+    figures += [
+        drawing.points(
+            {
+                f"{name}: {title}": np.array(both[kind], dtype=np.float64)
+                for kind, title in (("pca", "components"), ("tsne", "t-SNE"))
+            },
+            caption="",
+            alt=f"maps of {len(both['pca'])} texts by {name}: principal components and t-SNE",
+            groups=details["map_labels"],
+        )
+        for name, both in details["maps"].items()
+        if both is not None
+    ]
     return figures
 
 
@@ -259,8 +259,8 @@ def _collapse(report: AuditReport) -> list[Block]:
         if figures is not None
     ]
     blocks: list[Block] = [
-        "On the maps each point is a text. On a t-SNE map only who lies together has a meaning, "
-        "not how far apart groups lie."
+        "On the maps each point is a text, on the left by the two main principal components. On a "
+        "t-SNE map only who lies together has a meaning, not how far apart groups lie."
     ]
     if cures:
         columns = [Column("member"), Column("collapse"), Column("evidence"), Column("what to do")]

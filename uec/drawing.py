@@ -21,6 +21,7 @@ from uec.page import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 INK, MUTED, RULE = "#1d2330", "#5c6575", "#d8dce3"
 SERIES = (
@@ -89,6 +90,12 @@ def figure(
     Raises:
         DependencyError: matplotlib is not installed.
     """
+    return _figure(lambda drawing: draw(drawing.subplots()), caption, alt, width, height)
+
+
+def _figure(
+    draw: Callable[[Drawing], None], caption: str, alt: str, width: float, height: float
+) -> Figure:
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -99,7 +106,7 @@ def figure(
     with mpl.rc_context(_STYLE):
         drawing = Drawing(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(drawing)
-        draw(drawing.subplots())
+        draw(drawing)
         buffer = io.StringIO()
         drawing.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return Figure(_themed(buffer.getvalue()), caption, alt, round(width * _PIXELS_AN_INCH))
@@ -194,6 +201,7 @@ def lines(
     logarithmic: bool = False,
     markers: bool = True,
     whole: bool = False,
+    floor: str | None = None,
 ) -> Figure:
     """One line a series.
 
@@ -206,14 +214,22 @@ def lines(
         logarithmic: whether the x axis is.
         markers: mark the points.
         whole: x counts things; only whole numbers are marked on its axis.
+        floor: the series that the others are read against, drawn as a dashed line.
     """
 
     def draw(axes: Axes) -> None:
+        from matplotlib.ticker import FuncFormatter, NullFormatter
+
         for number, (name, (xs, ys)) in enumerate(series.items()):
+            if name == floor:
+                axes.plot(xs, ys, color=MUTED, linestyle=(0, (3, 3)), linewidth=1.2, label=name)
+                continue
             colour = SERIES[number % len(SERIES)]
             axes.plot(xs, ys, color=colour, marker="o" if markers else None, label=name)
         if logarithmic:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         if whole:
@@ -225,54 +241,60 @@ def lines(
 
 
 def points(
-    xy: Float[np.ndarray, "n 2"],
+    maps: Mapping[str, Float[np.ndarray, "n 2"]],
     *,
-    title: str,
     caption: str,
     alt: str,
     groups: Sequence[str] | None = None,
-    size: float = 3.1,
 ) -> Figure:
-    """A map: points on a plane without axes.
+    """Maps of the same n things beside each other: points on a plane, without axes.
 
     Args:
-        xy: (n, 2) places.
-        title: over the map.
+        maps: title to (n, 2) places; at most two fit.
         caption: of the figure.
         alt: of the figure.
-        groups: (n,) what each point is coloured by; past seven groups the smallest share a colour.
-        size: inches of the side.
+        groups: (n,) what each point is coloured by; past eight groups the smallest share a colour.
     """
-    labels = np.array(groups if groups is not None else [""] * len(xy))
+    n = len(next(iter(maps.values())))
+    labels = np.array(groups if groups is not None else [""] * n)
     names, sizes = np.unique(labels, return_counts=True)
     ranked = [str(name) for name in names[np.argsort(-sizes, kind="stable")]]
-    own, rest = (ranked, []) if len(ranked) <= len(SERIES) else (ranked[:7], ranked[7:])
+    n_own = len(ranked) if len(ranked) <= len(SERIES) else len(SERIES) - 1
+    layers = {name: labels == name for name in ranked[:n_own]}
+    if rest := ranked[n_own:]:
+        layers[f"{len(rest)} others"] = np.isin(labels, rest)
 
-    def draw(axes: Axes) -> None:
-        for number, group in enumerate([*own, None] if rest else own):
-            chosen = np.isin(labels, rest) if group is None else labels == group
-            axes.plot(
-                *xy[chosen].T,
-                linestyle="none",
-                marker="o",
-                markersize=2.6,
-                markeredgewidth=0,
-                alpha=0.6,
-                color=SERIES[number],
-                label=f"{len(rest)} others" if group is None else group,
+    def draw(drawing: Drawing) -> None:
+        for axes, (title, xy) in zip(
+            drawing.subplots(1, len(maps), squeeze=False)[0], maps.items(), strict=True
+        ):
+            for colour, (name, chosen) in zip(SERIES, layers.items(), strict=False):
+                axes.plot(
+                    *xy[chosen].T,
+                    linestyle="none",
+                    marker="o",
+                    markersize=2.6,
+                    markeredgewidth=0,
+                    alpha=0.6,
+                    color=colour,
+                    label=name,
+                )
+            axes.set(xticks=[], yticks=[], title=title)
+            axes.spines[:].set_visible(True)
+            axes.set_aspect("equal", "datalim")
+        if len(layers) > 1:
+            # A legend of the whole figure, from the marks of the last map.
+            drawing.legend(
+                *axes.get_legend_handles_labels(),
+                loc="outside lower center",
+                labelcolor=INK,
+                fontsize=8,
+                ncols=4,
+                markerscale=2,
             )
-        axes.set(xticks=[], yticks=[], title=title)
-        axes.spines[:].set_visible(True)
-        axes.set_aspect("equal", "datalim")
-        if len(ranked) > 1:
-            axes.legend(
-                labelcolor=INK, fontsize=8, ncols=2, loc="upper center", markerscale=2,
-                bbox_to_anchor=(0.5, -0.02),
-            )  # fmt: skip
 
-    return figure(
-        draw, caption=caption, alt=alt, width=size, height=size * (1.2 if len(ranked) > 1 else 1)
-    )
+    height = 2.6 + (0.25 * -(-len(layers) // 4) if len(layers) > 1 else 0)
+    return _figure(draw, caption, alt, WIDTH, height)
 
 
 def heat(
