@@ -34,6 +34,8 @@ OF_PAIRS = ("overlap", "ica")
 N_TEXTS, N_SPANS = 2000, 400
 MIN_TEXTS = 10
 """Fewer, and no audit has an answer."""
+SENTENCE = 200
+"""Characters below which a text is about one sentence."""
 MAP_TEXTS = 600
 """Texts on the maps: more hide each other, and each is a mark in the page."""
 ICA_COMPONENTS = (32, 64)
@@ -261,6 +263,13 @@ def _notes(
 ) -> list[str]:
     found = []
     n = len(sample.documents)
+    length = int(np.median([len(text) for text in sample.texts]))
+    if length < SENTENCE and "selfretrieval" in names:
+        found.append(
+            f"The texts are short (half have under {length} characters). On corpora of single "
+            "sentences, pieces of text over-rate members that match words; where you have judged "
+            "queries, `uec calibrate --queries` uses them."
+        )
     if sample.n_repeated or sample.n_empty:
         found.append(
             f"Of {sample.n_documents} documents {sample.n_repeated} repeat an earlier one and "
@@ -350,7 +359,7 @@ def load(folder: Path) -> Audited:
         return Audited(
             content["corpus"],
             content["members"],
-            {name: AuditReport(**report) for name, report in content["audits"].items()},
+            {name: _report(report) for name, report in content["audits"].items()},
             content["refused"],
             content["notes"],
             None
@@ -363,6 +372,11 @@ def load(folder: Path) -> Audited:
         raise CorruptArtefactError(
             f"{path} is not a report of `uec audit` ({error}); run it again"
         ) from error
+
+
+def _report(fields: Mapping[str, Any]) -> AuditReport:
+    listed = {key: tuple(fields[key]) for key in ("rows", "findings", "warnings")}
+    return AuditReport(**{**fields, **listed})
 
 
 def _plain(value: Any) -> Any:

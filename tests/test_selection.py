@@ -1,0 +1,148 @@
+"""Self-retrieval and the choice of a set: equal to loops, and no member is bought twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from uec.errors import InputError
+from uec.selection import Looked, audit, choose, view
+from uec.trust import TASKS, Views, log_prior
+
+
+def synthetic(signal, n=400, p=60, seed=0, copies=()):
+    """Views of n spans: noise, plus each member's signal for the right text.
+
+    `copies` are (member, of) pairs: the member sees what the other sees.
+    """
+    rng = np.random.default_rng(seed)
+    k = len(signal)
+    mean = rng.normal(size=(n, p, k))
+    targets = rng.integers(0, p, n)
+    own = {task: rng.normal(size=(n, k)) + np.asarray(signal) for task in TASKS}
+    for copy, of in copies:
+        mean[..., copy] = mean[..., of] + 0.01 * rng.normal(size=(n, p))
+        for values in own.values():
+            values[:, copy] = values[:, of]
+    mean[np.arange(n), targets] = own["quotation"]
+    zero = np.zeros((n, k))
+    return Views(
+        mean, np.zeros_like(mean), own, dict.fromkeys(TASKS, zero), targets, np.ones((n, k))
+    )
+
+
+def test_views_are_standardised_inner_products():
+    rng = np.random.default_rng(0)
+    texts = {"a": rng.normal(size=(7, 4)), "b": rng.normal(size=(7, 3))}
+    looked = {
+        name: Looked(rng.normal(size=(5, matrix.shape[1])), rng.normal(size=(5, matrix.shape[1])))
+        for name, matrix in texts.items()
+    }
+    targets = np.array([3, 0, 6, 2, 3])
+    views = view(texts, looked, targets)
+    for k, name in enumerate(texts):
+        for i, target in enumerate(targets):
+            row = [looked[name].spans[i] @ text for text in texts[name]]
+            standardised = (np.array(row) - np.mean(row)) / np.std(row)
+            np.testing.assert_allclose(views.mean[i, :, k], standardised, atol=1e-6)
+            assert views.own_mean["quotation"][i, k] == views.mean[i, target, k]
+            rest = looked[name].spans[i] @ looked[name].rests[i]
+            expected = (rest - np.mean(row)) / np.std(row)
+            assert views.own_mean["cloze"][i, k] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_report_holds_the_ranks_of_each_member_alone():
+    views = synthetic([2.0, 0.5])
+    report = audit(views, ["a", "b"], {"seed": 0})
+    for k, row in enumerate(report.rows):
+        reciprocal = []
+        for task in TASKS:
+            for i, target in enumerate(views.targets):
+                scores = views.mean[i, :, k].copy()
+                scores[target] = views.own_mean[task][i, k]
+                reciprocal.append(1 / (1 + (scores > scores[target]).sum()))
+        assert row["mrr"] == pytest.approx(np.mean(reciprocal))
+        assert row["first"] == pytest.approx(np.mean(np.array(reciprocal) == 1))
+        assert row["lost"] == pytest.approx(np.mean(np.array(reciprocal) < 0.1))
+    assert report.settings == {"seed": 0, "n_spans": 400, "n_pool": 60}
+    assert report.findings[1].startswith("a searches this corpus best")
+
+
+def test_equal_members_are_called_equal_and_bad_ones_unfit():
+    findings = audit(synthetic([2.0, 2.0, -1.0]), ["a", "b", "c"], {}).findings
+    assert "equally well" in findings[1]
+    assert next(f for f in findings if "not fit" in f).startswith("c misses the first ten")
+
+
+def test_few_spans_are_refused():
+    with pytest.raises(InputError, match="gives 20 spans to look for; expected at least 30"):
+        audit(synthetic([1.0], n=20), ["a"], {})
+
+
+def test_members_that_add_are_kept_and_a_copy_is_not():
+    choice = choose(synthetic([1.8, 1.5, 1.8], copies=[(2, 0)]), ["a", "b", "copy"])
+    first, second, third = choice.steps
+    assert {first.member, third.member} == {"a", "copy"} and second.member == "b"
+    assert choice.members == (first.member, "b")
+    assert second.worth and second.gain > 0.05 and second.p_value < 1e-4
+    # It shares the weight of what it copies, and takes some from the other.
+    assert not third.worth and third.gain < 0.005
+    assert sum(second.weights.values()) == pytest.approx(1.0)
+    assert second.mrr == pytest.approx(first.mrr + second.gain)
+
+
+def test_a_useless_member_is_left_out():
+    choice = choose(synthetic([2.5, -0.5]), ["good", "bad"])
+    assert choice.members == ("good",)
+    assert not choice.steps[1].worth
+
+
+def test_fused_ranks_are_those_of_weights_learnt_on_the_other_half():
+    views = synthetic([1.5, 1.2])
+    ranks = {task: views.by_member(task) for task in TASKS}
+    even = np.arange(len(views.targets)) % 2 == 0
+    weights = np.empty_like(views.traces)
+    for part in (even, ~even):
+        seen = {task: own[~part] for task, own in ranks.items()}
+        weights[part] = np.exp(log_prior(seen, views.correlation()))
+    expected = views.together(weights)
+    alone = np.mean([ranks[task][:, 0] for task in TASKS], axis=0)
+    step = choose(views, ["a", "b"]).steps[1]
+    assert step.mrr == pytest.approx(expected.mean())
+    gains = expected - alone
+    assert step.gain == pytest.approx(gains.mean())
+    assert step.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)))
+
+
+def test_p_values_are_corrected_for_the_members_tried():
+    """With two to choose from, the second place pays for two tries; the last one for one."""
+    from scipy.stats import ttest_1samp
+
+    views = synthetic([1.5, 1.45, 1.4], n=60)
+    ranks = {task: views.by_member(task) for task in TASKS}
+    alone = np.mean([ranks[task] for task in TASKS], axis=0)
+    order = np.argsort(-alone.mean(axis=0))
+    steps = choose(views, ["a", "b", "c"]).steps
+    plain = ttest_1samp(alone[:, order[0]] - alone[:, order[1]], 0.0).pvalue
+    assert steps[0].p_value == pytest.approx(min(1.0, 3 * plain))
+
+
+def test_permuting_members_permutes_nothing_but_names():
+    views = synthetic([2.0, 1.0, 1.5])
+    order = [2, 0, 1]
+    moved = dataclasses.replace(
+        views,
+        mean=views.mean[..., order],
+        own_mean={task: own[..., order] for task, own in views.own_mean.items()},
+    )
+    one, other = choose(views, ["a", "b", "c"]), choose(moved, ["c", "a", "b"])
+    assert [s.member for s in one.steps] == [s.member for s in other.steps]
+    assert [s.mrr for s in one.steps] == pytest.approx([s.mrr for s in other.steps])
+    assert one.n_kept == other.n_kept
+
+
+def test_one_member_is_a_set():
+    choice = choose(synthetic([1.0]), ["a"])
+    assert choice.members == ("a",) and choice.steps[0].gain == 0
