@@ -1,4 +1,4 @@
-"""Audits end to end on hashing encoders: the audits' own numbers, and nothing left out in silence."""
+"""Audits end to end: the audits' own numbers, and nothing is left out in silence."""
 
 from __future__ import annotations
 

@@ -12,9 +12,18 @@ from typing import Any
 from uec import __version__, page
 from uec.auditing import NAMES, Audited
 from uec.auditsections import SECTIONS
-from uec.drawing import lines
+from uec.drawing import bars
 from uec.page import Block, Bullets, Column, Note, Section, Table
-from uec.verdict import HEADLINES, figure_of, findings, listed, p_words, ranked, recommendation
+from uec.verdict import (
+    HEADLINES,
+    TITLES,
+    figure_of,
+    findings,
+    listed,
+    p_words,
+    ranked,
+    recommendation,
+)
 
 PAGE = "report.html"
 
@@ -83,7 +92,9 @@ def _members(result: Audited) -> Table:
 
 def _limits(result: Audited) -> list[Block]:
     notes = [Note(page.literal(note)) for note in result.notes]
-    refused = [Note(f"No {name}: {page.literal(why)}.") for name, why in result.refused.items()]
+    refused = [
+        Note(f"No {TITLES[name]}: {page.literal(why)}.") for name, why in result.refused.items()
+    ]
     return [*notes, *refused]
 
 
@@ -92,7 +103,6 @@ def _recommended(result: Audited) -> list[Block]:
         why = result.refused.get("selfretrieval", "self-retrieval was left out, or has one member")
         return [f"No set of members can be recommended: {page.literal(why)}."]
     steps = result.choice.steps
-    names = [step.member for step in steps]
     rows: list[list[Any]] = []
     for number, step in enumerate(steps, 1):
         first = number == 1
@@ -122,14 +132,16 @@ def _recommended(result: Audited) -> list[Block]:
         rows,
         "One member after the other, each time the one that helps most.",
     )
-    figure = lines(
-        {"together": (list(range(1, len(steps) + 1)), [step.mrr for step in steps])},
-        caption="Mean reciprocal rank of the pieces as members are added, in this order: "
-        f"{', '.join(names)}.",
-        alt="; ".join(f"{step.member} {step.mrr:.3f}" for step in steps),
-        x="members",
-        y="mean reciprocal rank",
-        whole=True,
+    sets = {
+        step.member if number == 0 else f"+ {step.member}": step.mrr
+        for number, step in enumerate(steps)
+    }
+    figure = bars(
+        sets,
+        caption="Mean reciprocal rank of the pieces as members are added.",
+        alt="; ".join(f"{name} {mrr:.3f}" for name, mrr in sets.items()),
+        form=".3f",
+        ordered=False,
     )
     return [
         recommendation(result.choice, result.reports),

@@ -18,6 +18,7 @@ from uec.records import AuditReport
 
 EXAMPLE_CHARACTERS = 140
 EXTREME_WORDS = 12
+VIEWS = {"before": "as they are", "centred": "without their mean", "whitened": "whitened"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ def _collapse(report: AuditReport) -> list[Block]:
         for found in diagnoses
     ]
     views = [
-        [name, view, figures["mean_cosine"], figures["uniformity"], figures["hubness"]]
+        [name, VIEWS[view], figures["mean_cosine"], figures["uniformity"], figures["hubness"]]
         for name, by_view in report.details["views"].items()
         for view, figures in by_view.items()
         if figures is not None
@@ -272,7 +273,7 @@ def _collapse(report: AuditReport) -> list[Block]:
         Column("uniformity", ".2f", None, "0 is a single point, −4 a full sphere"),
         Column("hubness", ".2f", None, "above 2 a few texts are everybody's neighbour"),
     ]
-    return [*blocks, Table(columns, views, "As they are, without their mean, and whitened.")]
+    return [*blocks, Table(columns, views, "What taking off the mean and whitening change.")]
 
 
 def _flip(report: AuditReport) -> list[Figure]:

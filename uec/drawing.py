@@ -138,8 +138,9 @@ def bars(
     floor_name: str = "chance",
     axis: str = "",
     form: str = ".2f",
+    ordered: bool = True,
 ) -> Figure:
-    """Horizontal bars, the largest on top, each with its value.
+    """Horizontal bars, each with its value.
 
     Args:
         values: name to length.
@@ -150,8 +151,9 @@ def bars(
         floor_name: what the line is.
         axis: name of the axis.
         form: format of the values.
+        ordered: the largest on top; False keeps the order given.
     """
-    names = sorted(values, key=lambda name: values[name])
+    names = sorted(values, key=lambda name: values[name]) if ordered else list(values)[::-1]
     lengths = [values[name] for name in names]
     spreads = [(errors or {}).get(name, 0.0) for name in names]
 
@@ -161,18 +163,20 @@ def bars(
             axes.errorbar(
                 lengths, range(len(names)), xerr=spreads, fmt="none", ecolor=INK, elinewidth=1.2
             )
+        reach = max(0.0, *lengths, floor or 0.0) + max(spreads, default=0.0)
         if floor is not None:
             axes.axvline(floor, color=MUTED, linewidth=1, linestyle=(0, (3, 3)))
+            beyond = floor > reach / 2
             axes.annotate(
                 f"{floor_name} {floor:{form}}",
                 (floor, 1),
                 xycoords=("data", "axes fraction"),
-                xytext=(3, 2),
+                xytext=(-3 if beyond else 3, 2),
                 textcoords="offset points",
+                ha="right" if beyond else "left",
                 color=MUTED,
                 fontsize=8.5,
             )
-        reach = max(map(abs, lengths), default=0.0) + max(spreads, default=0.0)
         for bar, length, spread in zip(drawn, lengths, spreads, strict=True):
             axes.annotate(
                 f"{length:{form}}".replace("-", "−"),
@@ -200,7 +204,6 @@ def lines(
     y: str = "",
     logarithmic: bool = False,
     markers: bool = True,
-    whole: bool = False,
     floor: str | None = None,
 ) -> Figure:
     """One line a series.
@@ -213,7 +216,6 @@ def lines(
         y: name of the y axis.
         logarithmic: whether the x axis is.
         markers: mark the points.
-        whole: x counts things; only whole numbers are marked on its axis.
         floor: the series that the others are read against, drawn as a dashed line.
     """
 
@@ -232,8 +234,6 @@ def lines(
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        if whole:
-            axes.set_xticks(sorted({round(x) for xs, _ in series.values() for x in xs}))
         if len(series) > 1:
             axes.legend(labelcolor=INK, fontsize=8.5)
 

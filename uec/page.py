@@ -26,6 +26,8 @@ Cell: TypeAlias = str | float | int | bool | None
 """What stands in a table; None where there is no value."""
 
 NOTHING = "–"
+LONG = 32
+"""Characters above which a cell may break into lines."""
 
 _HIDDEN = str.maketrans({"`": "\ue000", "*": "\ue001"})
 _SHOWN = str.maketrans({"\ue000": "`", "\ue001": "*"})
@@ -196,6 +198,7 @@ def _table(table: Table) -> list[list[dict[str, Any]]]:
                 "text": _text(value, column.form),
                 "value": "" if _missing(value) else value,
                 "number": number,
+                "long": isinstance(value, str) and len(value) > LONG,
                 "best": _is_number(value) and value == top,
             }
             for value, column, top, number in zip(row, table.columns, best, numeric, strict=True)

@@ -33,6 +33,17 @@ class Headline:
     hint: str
 
 
+TITLES: Mapping[str, str] = {
+    "selfretrieval": "self-retrieval",
+    "overlap": "neighbour overlap",
+    "ica": "ICA",
+    "agreement": "agreement",
+    "geometry": "geometry",
+    "flip": "words held (FLiP)",
+    "flare": "information (FLARE)",
+}
+"""Audits as a sentence names them."""
+
 HEADLINES = (
     Headline(
         "selfretrieval",
@@ -122,9 +133,10 @@ def findings(result: Audited) -> list[str]:
     if "agreement" in result.reports:
         found.append(" ".join(result.reports["agreement"].findings))
     found += _collapses(result.reports.get("geometry"))
-    found += [
-        result.reports[name].findings[0] for name in ("flip", "flare") if name in result.reports
-    ]
+    if "flip" in result.reports:
+        found.append(result.reports["flip"].findings[0])
+    if "flare" in result.reports:
+        found.append(_information(result.reports["flare"]))
     return found
 
 
@@ -160,18 +172,28 @@ def _consensus(result: Audited) -> list[str]:
     first: dict[str, list[str]] = {}
     for name, report in result.reports.items():
         if report.rank_by is not None and len(report.rows) > 1:
-            first.setdefault(by_rank(report)[0], []).append(name)
+            first.setdefault(by_rank(report)[0], []).append(TITLES[name])
     if sum(map(len, first.values())) < 2:
         return []
     if len(first) == 1:
         member, names = next(iter(first.items()))
         return [f"All audits that rank put {member} first: {listed(names)}."]
     by_count = sorted(first.items(), key=lambda item: -len(item[1]))
-    said = "; ".join(f"{listed(names)} put {member} first" for member, names in by_count)
+    said = "; ".join(f"{member} comes first by {listed(names)}" for member, names in by_count)
     return [
         f"The audits differ: {said}. They ask different questions; self-retrieval asks the one "
         "nearest to search."
     ]
+
+
+def _information(report: AuditReport) -> str:
+    """The first finding, and whether the order holds."""
+    curves = report.details["learning_curve"]["flare"]
+    half, whole = (sorted(curves, key=lambda name: -curves[name][at]) for at in (-2, -1))
+    said = report.findings[0]
+    if half == whole:
+        return said
+    return f"{said} With half of the texts the order is another: do not rely on it."
 
 
 def _collapses(report: AuditReport | None) -> list[str]:
@@ -201,4 +223,4 @@ def signed(value: float) -> str:
 
 def p_words(p_value: float) -> str:
     """A p value as papers write it."""
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
