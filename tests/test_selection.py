@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_1samp
 
 from uec.errors import InputError
-from uec.selection import Looked, audit, choose, view
+from uec.selection import Looked, audit, choose, evidence, view
+from uec.selfretrieval import reciprocal_ranks
 from uec.trust import TASKS, Views, log_prior
 
 
@@ -57,17 +59,43 @@ def test_the_report_holds_the_ranks_of_each_member_alone():
     views = synthetic([2.0, 0.5])
     report = audit(views, ["a", "b"], {"seed": 0})
     for k, row in enumerate(report.rows):
-        reciprocal = []
-        for task in TASKS:
+        reciprocal = np.empty((2, 400))
+        for t, task in enumerate(TASKS):
             for i, target in enumerate(views.targets):
                 scores = views.mean[i, :, k].copy()
                 scores[target] = views.own_mean[task][i, k]
-                reciprocal.append(1 / (1 + (scores > scores[target]).sum()))
-        assert row["mrr"] == pytest.approx(np.mean(reciprocal))
-        assert row["first"] == pytest.approx(np.mean(np.array(reciprocal) == 1))
-        assert row["lost"] == pytest.approx(np.mean(np.array(reciprocal) < 0.1))
+                reciprocal[t, i] = 1 / (1 + (scores > scores[target]).sum())
+        assert row["quotation_mrr"] == pytest.approx(reciprocal[0].mean())
+        assert row["cloze_mrr"] == pytest.approx(reciprocal[1].mean())
+        assert row["first"] == pytest.approx(np.mean(reciprocal == 1))
+        assert row["lost"] == pytest.approx(np.mean(reciprocal < 0.1))
+        # One query more, half right, as in uec.trust; then the geometric mean of the odds.
+        means = (reciprocal.sum(axis=1) + 0.5) / 401
+        odds = np.sqrt(np.prod(means / (1 - means)))
+        assert row["trust"] == pytest.approx(odds / (1 + odds))
     assert report.settings == {"seed": 0, "n_spans": 400, "n_pool": 60}
     assert report.findings[1].startswith("a searches this corpus best")
+
+
+def test_the_error_of_trust_is_that_of_the_bootstrap():
+    views = synthetic([1.5])
+    ranks = {task: views.by_member(task)[:, 0] for task in TASKS}
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(400):
+        rows = rng.integers(0, 400, 400)
+        samples.append(evidence({task: own[rows] for task, own in ranks.items()}).mean())
+    bootstrap = np.std(1 / (1 + np.exp(-np.array(samples))))
+    (row,) = audit(views, ["a"], {}).rows
+    assert row["standard_error"] == pytest.approx(bootstrap, rel=0.1)
+
+
+def test_trust_asks_for_both_tasks():
+    """Figures of two encoders on single sentences, where the labels put the first one first."""
+    faithful = {"quotation": np.full(400, 0.96), "cloze": np.full(400, 0.25)}
+    topical = {"quotation": np.full(400, 0.92), "cloze": np.full(400, 0.34)}
+    assert np.mean(list(faithful.values())) < np.mean(list(topical.values()))
+    assert evidence(faithful).mean() > evidence(topical).mean()
 
 
 def test_equal_members_are_called_equal_and_bad_ones_unfit():
@@ -90,7 +118,7 @@ def test_members_that_add_are_kept_and_a_copy_is_not():
     # It shares the weight of what it copies, and takes some from the other.
     assert not third.worth and third.gain < 0.005
     assert sum(second.weights.values()) == pytest.approx(1.0)
-    assert second.mrr == pytest.approx(first.mrr + second.gain)
+    assert second.trust == pytest.approx(first.trust + second.gain)
 
 
 def test_a_useless_member_is_left_out():
@@ -107,26 +135,36 @@ def test_fused_ranks_are_those_of_weights_learnt_on_the_other_half():
     for part in (even, ~even):
         seen = {task: own[~part] for task, own in ranks.items()}
         weights[part] = np.exp(log_prior(seen, views.correlation()))
-    expected = views.together(weights)
-    alone = np.mean([ranks[task][:, 0] for task in TASKS], axis=0)
-    step = choose(views, ["a", "b"]).steps[1]
-    assert step.mrr == pytest.approx(expected.mean())
-    gains = expected - alone
-    assert step.gain == pytest.approx(gains.mean())
-    assert step.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)))
+    expected = {
+        task: reciprocal_ranks(views.scores(task, weights), views.targets) for task in TASKS
+    }
+    first, second = choose(views, ["a", "b"]).steps
+    assert second.mrr == pytest.approx(np.mean([own.mean() for own in expected.values()]))
+    gains = evidence(expected) - evidence({task: ranks[task][:, 0] for task in TASKS})
+    assert second.p_value == pytest.approx(ttest_1samp(gains, 0.0).pvalue)
+    assert np.log(second.trust / (1 - second.trust)) == pytest.approx(evidence(expected).mean())
+    assert second.gain == pytest.approx(second.trust - first.trust)
+    # To first order: the error of the log-odds times the slope of the logistic function.
+    slope = second.trust * (1 - second.trust)
+    assert second.standard_error == pytest.approx(gains.std(ddof=1) / 20 * slope)
 
 
 def test_p_values_are_corrected_for_the_members_tried():
-    """With two to choose from, the second place pays for two tries; the last one for one."""
-    from scipy.stats import ttest_1samp
-
-    views = synthetic([1.5, 1.45, 1.4], n=60)
-    ranks = {task: views.by_member(task) for task in TASKS}
-    alone = np.mean([ranks[task] for task in TASKS], axis=0)
-    order = np.argsort(-alone.mean(axis=0))
-    steps = choose(views, ["a", "b", "c"]).steps
-    plain = ttest_1samp(alone[:, order[0]] - alone[:, order[1]], 0.0).pvalue
-    assert steps[0].p_value == pytest.approx(min(1.0, 3 * plain))
+    """The second place of three is fought over by two: its p value counts double."""
+    views = synthetic([2.0, 1.5, 1.4], n=60)
+    first, second, _ = choose(views, ["a", "b", "c"]).steps
+    pair = [["a", "b", "c"].index(step.member) for step in (first, second)]
+    two = dataclasses.replace(
+        views,
+        mean=views.mean[..., pair],
+        own_mean={task: own[:, pair] for task, own in views.own_mean.items()},
+        own_variance={task: own[:, pair] for task, own in views.own_variance.items()},
+        variance=views.variance[..., pair],
+        traces=views.traces[:, pair],
+    )
+    alone = choose(two, ["x", "y"]).steps[1]
+    assert alone.trust == pytest.approx(second.trust)
+    assert second.p_value == pytest.approx(min(1.0, 2 * alone.p_value))
 
 
 def test_permuting_members_permutes_nothing_but_names():
@@ -139,7 +177,7 @@ def test_permuting_members_permutes_nothing_but_names():
     )
     one, other = choose(views, ["a", "b", "c"]), choose(moved, ["c", "a", "b"])
     assert [s.member for s in one.steps] == [s.member for s in other.steps]
-    assert [s.mrr for s in one.steps] == pytest.approx([s.mrr for s in other.steps])
+    assert [s.trust for s in one.steps] == pytest.approx([s.trust for s in other.steps])
     assert one.n_kept == other.n_kept
 
 

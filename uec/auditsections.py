@@ -91,8 +91,8 @@ def _selfretrieval(report: AuditReport) -> list[Figure]:
     figures = [
         _bars(
             report,
-            "mrr",
-            "Mean reciprocal rank of the pieces, mean of both tasks; lines are standard errors.",
+            "trust",
+            "Trust: both tasks as one number, by their odds; lines are standard errors.",
             spread="standard_error",
             form=".3f",
         ),
@@ -100,7 +100,7 @@ def _selfretrieval(report: AuditReport) -> list[Figure]:
             by_task,
             names,
             ["as it stands", "cut out"],
-            caption="By task: a piece as it stands, and with the piece cut out of its text.",
+            caption="Mean reciprocal rank: the piece as it stands, and cut out of its text.",
             alt=_table_words(by_task, names, ["as it stands", "cut out"]),
             low=0.0,
             high=1.0,

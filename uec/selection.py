@@ -1,11 +1,16 @@
 """Which members to keep: self-retrieval as an audit, and the set that earns its keep.
 
 Pieces of the corpus are looked for with every member, as `uec.calibrating` does on an index, but
-from plain embeddings: no posterior, no index. `audit` reports each member alone. `choose` adds one
-member after the other, each time the one whose fused ranking finds the pieces best, and says what
-each addition gained:
+from plain embeddings: no posterior, no index. What a member, or a set of them by its fused score,
+makes of both tasks is one number between 0 and 1,
 
-    chosen_0 = argmax_k MRR(k),   chosen_t = argmax_k MRR(chosen_<t + k)
+    trust = logistic( (log odds MRR(quotation) + log odds MRR(cloze)) / 2 )
+
+the trust of `uec.trust` with its root taken, and for the same reason: the mean of both ranks would
+prefer a member that is poor at one task over one that is good at both. `choose` adds one member
+after the other, each time the one that raises the trust most:
+
+    chosen_0 = argmax_k trust(k),   chosen_t = argmax_k trust(chosen_<t + k)
 
 Fused rankings are cross-fitted: the weights of one half of the pieces come from the other half. The
 p value of an addition is that of a paired test, times the number of members tried for the place.
@@ -19,10 +24,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.special import expit
 from scipy.stats import ttest_1samp
 
 from uec.errors import InputError
 from uec.records import AuditReport
+from uec.selfretrieval import log_odds, reciprocal_ranks
 from uec.trust import TASKS, Views, log_prior
 
 MIN_SPANS = 30
@@ -31,10 +38,13 @@ SIGNIFICANCE = 0.05
 FIRST, DEEP = 1.0, 0.1
 """Reciprocal ranks of the first and of the tenth place."""
 
+MISSES = 0.5
+"""Share of pieces beyond the tenth place above which a member is called unfit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one member makes of m spans and of the p texts that they are looked for in.
+    """What one member makes of m spans.
 
     Attributes:
         spans: (m, d) the spans as queries.
@@ -51,19 +61,21 @@ class Step:
 
     Attributes:
         member: who is added.
-        mrr: mean reciprocal rank of the spans with the members so far.
-        gain: over the set before; for the first, over the runner-up alone (0 without one).
+        trust: of the members so far together.
+        gain: of trust over the set before; 0 for the first.
         standard_error: of the gain, over spans.
-        p_value: of the gain, corrected for the members tried.
+        p_value: of the gain, corrected for the members tried; 1 for the first.
+        mrr: mean reciprocal rank with the members so far, mean of both tasks.
         weights: member to its weight in the set.
-        worth: a gain that is significant.
+        worth: the first, or a gain that is significant.
     """
 
     member: str
-    mrr: float
+    trust: float
     gain: float
     standard_error: float
     p_value: float
+    mrr: float
     weights: Mapping[str, float]
     worth: bool
 
@@ -74,8 +86,7 @@ class Choice:
 
     Attributes:
         steps: one a member, in the order of addition.
-        n_kept: members of the recommended set: the first, and all up to the first addition that
-            gained nothing measurable.
+        n_kept: members of the recommended set: all before the first addition that is not worth it.
     """
 
     steps: tuple[Step, ...]
@@ -127,114 +138,129 @@ def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Au
         settings: go into the report.
 
     Returns:
-        One row a member: ``mrr`` (mean of both tasks) with its ``standard_error`` over spans,
-        ``quotation_mrr``, ``cloze_mrr``, ``first`` (share ranked first) and ``lost`` (share not
-        among the first ten), both means of the tasks. `details` holds the ``correlation`` of the
-        members' similarities.
+        One row a member: ``trust`` with its ``standard_error`` over spans, ``quotation_mrr`` and
+        ``cloze_mrr``, ``first`` (share ranked first) and ``lost`` (share not among the first ten),
+        both means of the tasks. `details` holds the ``correlation`` of the members' similarities.
 
     Raises:
         InputError: fewer than `MIN_SPANS` spans.
     """
-    m, p, _ = views.mean.shape
+    m, p, k = views.mean.shape
     if m < MIN_SPANS:
         raise InputError(
             f"the corpus gives {m} spans to look for; expected at least {MIN_SPANS} texts of six "
             "words or more"
         )
-    ranks = {task: views.by_member(task) for task in TASKS}
-    both = np.mean([ranks[task] for task in TASKS], axis=0)
+    by_task = {task: views.by_member(task) for task in TASKS}
+    ranks = [{task: own[:, i] for task, own in by_task.items()} for i in range(k)]
+    shares = [evidence(own) for own in ranks]
     rows = tuple(
         {
             "member": name,
-            "mrr": float(both[:, k].mean()),
-            "standard_error": _error(both[:, k]),
-            **{f"{task}_mrr": float(ranks[task][:, k].mean()) for task in TASKS},
-            "first": float(np.mean([ranks[task][:, k] >= FIRST for task in TASKS])),
-            "lost": float(np.mean([ranks[task][:, k] < DEEP for task in TASKS])),
+            "trust": float(expit(share.mean())),
+            "standard_error": _in_trust(share, share),
+            **{f"{task}_mrr": float(own[task].mean()) for task in TASKS},
+            "first": float(np.mean([own[task] >= FIRST for task in TASKS])),
+            "lost": float(np.mean([own[task] < DEEP for task in TASKS])),
         }
-        for k, name in enumerate(names)
+        for name, own, share in zip(names, ranks, shares, strict=True)
     )
     return AuditReport(
         audit="selfretrieval",
         settings={**settings, "n_spans": m, "n_pool": p},
         n_texts=p,
         rows=rows,
-        rank_by="mrr",
-        findings=_findings(rows, both, m, p),
+        rank_by="trust",
+        findings=_findings(rows, shares, m, p),
         details={"members": list(names), "correlation": views.correlation().tolist()},
     )
 
 
+def evidence(ranks: Mapping[str, Float[np.ndarray, " m"]]) -> Float[np.ndarray, " m"]:
+    """Each span's share in the log-odds of trust, (m,).
+
+    Their mean is those log-odds. Their spread is its error, to first order, since
+    ``d log odds(x) / dx = 1 / (x (1 - x))``; differences between members are paired by span.
+
+    Args:
+        ranks: task to reciprocal ranks.
+    """
+    total = np.zeros(len(next(iter(ranks.values()))))
+    for own in ranks.values():
+        centre = expit(log_odds(own[:, None])[0])
+        total += np.log(centre / (1 - centre)) + (own - own.mean()) / (centre * (1 - centre))
+    return total / len(ranks)
+
+
 def choose(views: Views, names: Sequence[str]) -> Choice:
-    """Add members greedily by the reciprocal ranks of their fused score.
+    """Add members greedily by the trust that their fused score earns.
 
     Args:
         views: of m spans by k members.
         names: of the members.
     """
-    ranks = {task: views.by_member(task) for task in TASKS}
+    by_task = {task: views.by_member(task) for task in TASKS}
     correlation = views.correlation()
-
-    def together(subset: Sequence[int]) -> np.ndarray:
-        return _crossed(views, ranks, correlation, subset)
-
     chosen: list[int] = []
     steps: list[Step] = []
-    current = np.zeros(len(views.targets))
+    before = np.zeros(len(views.targets))
     while len(chosen) < len(names):
-        tried = {k: together([*chosen, k]) for k in range(len(names)) if k not in chosen}
-        order = sorted(tried, key=lambda k: -tried[k].mean())
-        best = order[0]
-        # The first member is compared with the runner-up: with nothing, everything is a gain.
-        before = (tried[order[1]] if len(order) > 1 else tried[best]) if not chosen else current
-        gains = tried[best] - before
+        left = [k for k in range(len(names)) if k not in chosen]
+        ranks = {k: _crossed(views, by_task, correlation, [*chosen, k]) for k in left}
+        shares = {k: evidence(own) for k, own in ranks.items()}
+        best = max(left, key=lambda k: shares[k].mean())
+        is_first, after = not chosen, shares[best]
         chosen.append(best)
-        current = tried[best]
-        p_value = min(1.0, _p_value(gains) * len(tried))
+        gains = np.zeros_like(after) if is_first else after - before
+        p_value = min(1.0, _p_value(gains) * len(left))
         steps.append(
             Step(
                 names[best],
-                float(current.mean()),
-                float(gains.mean()),
-                _error(gains),
+                float(expit(after.mean())),
+                0.0 if is_first else float(expit(after.mean()) - expit(before.mean())),
+                _in_trust(gains, after),
                 p_value,
-                _weights(ranks, correlation, chosen, names),
-                bool(gains.mean() > 0 and p_value < SIGNIFICANCE),
+                float(np.mean(list(ranks[best].values()))),
+                _weights(by_task, correlation, chosen, names),
+                is_first or bool(gains.mean() > 0 and p_value < SIGNIFICANCE),
             )
         )
-    n_kept = next((n for n in range(1, len(steps)) if not steps[n].worth), len(steps))
+        before = after
+    n_kept = next((n for n, step in enumerate(steps) if not step.worth), len(steps))
     return Choice(tuple(steps), n_kept)
 
 
 def _crossed(
     views: Views,
-    ranks: Mapping[str, Float[np.ndarray, "m k"]],
+    by_task: Mapping[str, Float[np.ndarray, "m k"]],
     correlation: Float[np.ndarray, "k k"],
     subset: Sequence[int],
-) -> Float[np.ndarray, " m"]:
-    """Reciprocal ranks by some members together, each half weighed by what the other half knows."""
+) -> dict[str, Float[np.ndarray, " m"]]:
+    """Ranks by some members together, each half weighed by what the other half knows."""
     half = np.arange(len(views.targets)) % 2 == 0
     weights = np.zeros_like(views.traces)
     for part in (half, ~half):
-        seen = {task: own[~part][:, subset] for task, own in ranks.items()}
+        seen = {task: own[~part][:, subset] for task, own in by_task.items()}
         prior = log_prior(seen, correlation[np.ix_(subset, subset)])
         weights[np.ix_(part, subset)] = np.exp(prior)
-    return views.together(weights)
+    return {task: reciprocal_ranks(views.scores(task, weights), views.targets) for task in TASKS}
 
 
 def _weights(
-    ranks: Mapping[str, Float[np.ndarray, "m k"]],
+    by_task: Mapping[str, Float[np.ndarray, "m k"]],
     correlation: Float[np.ndarray, "k k"],
     subset: Sequence[int],
     names: Sequence[str],
 ) -> dict[str, float]:
-    seen = {task: own[:, subset] for task, own in ranks.items()}
+    seen = {task: own[:, subset] for task, own in by_task.items()}
     prior = log_prior(seen, correlation[np.ix_(subset, subset)])
     return {names[k]: float(np.exp(log)) for k, log in zip(subset, prior, strict=True)}
 
 
-def _error(values: Float[np.ndarray, " m"]) -> float:
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
+def _in_trust(shares: Float[np.ndarray, " m"], at: Float[np.ndarray, " m"]) -> float:
+    """Standard error of the mean of shares, in units of trust near the mean of `at`."""
+    trust = expit(at.mean())
+    return float(shares.std(ddof=1) / np.sqrt(len(shares)) * trust * (1 - trust))
 
 
 def _p_value(gains: Float[np.ndarray, " m"]) -> float:
@@ -243,31 +269,35 @@ def _p_value(gains: Float[np.ndarray, " m"]) -> float:
 
 
 def _findings(
-    rows: Sequence[Mapping[str, Any]], both: Float[np.ndarray, "m k"], m: int, p: int
+    rows: Sequence[Mapping[str, Any]], shares: Sequence[Float[np.ndarray, " m"]], m: int, p: int
 ) -> tuple[str, ...]:
-    order = sorted(range(len(rows)), key=lambda k: -rows[k]["mrr"])
-    listed = ", ".join(f"{rows[k]['member']} {rows[k]['first']:.0%}" for k in order)
+    order = sorted(range(len(rows)), key=lambda k: -rows[k]["trust"])
+    listed = "; ".join(
+        f"{row['member']} {row['quotation_mrr']:.2f} and {row['cloze_mrr']:.2f}"
+        for row in (rows[k] for k in order)
+    )
     found = [
-        f"Of {m} pieces of the corpus looked for among {p} texts, the share whose own text comes "
-        f"first: {listed}."
+        f"{m} pieces of the corpus were looked for among {p} texts. Mean reciprocal rank of the "
+        f"text that holds the piece, and of that text with the piece cut out: {listed}."
     ]
     if len(order) > 1:
         first, second = order[:2]
         a, b = rows[first], rows[second]
-        if _p_value(both[:, first] - both[:, second]) < SIGNIFICANCE:
+        trusts = f"{a['member']} {a['trust']:.2f}, {b['member']} {b['trust']:.2f}"
+        if _p_value(shares[first] - shares[second]) < SIGNIFICANCE:
             found.append(
-                f"{a['member']} searches this corpus best: mean reciprocal rank {a['mrr']:.3f}, "
-                f"{b['member']} {b['mrr']:.3f}."
+                f"{a['member']} searches this corpus best; both figures as one, trust from 0 to 1: "
+                f"{trusts}."
             )
         else:
             found.append(
-                f"{a['member']} ({a['mrr']:.3f}) and {b['member']} ({b['mrr']:.3f}) search this "
-                "corpus equally well, as far as these pieces can tell."
+                f"{a['member']} and {b['member']} search this corpus equally well, as far as these "
+                f"pieces can tell; both figures as one, trust from 0 to 1: {trusts}."
             )
     found.extend(
         f"{row['member']} misses the first ten for {row['lost']:.0%} of the pieces: alone it is "
         "not fit to search this corpus."
         for row in (rows[k] for k in order)
-        if row["lost"] > 0.5
+        if row["lost"] > MISSES
     )
     return tuple(found)

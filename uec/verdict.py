@@ -50,7 +50,7 @@ HEADLINES = (
         "rank_by",
         "finds pieces",
         ".3f",
-        "mean reciprocal rank of pieces of the corpus looked for, 0 to 1; the nearest to search",
+        "trust, 0 to 1: how well it finds pieces of the corpus; the nearest to search",
     ),
     Headline(
         "overlap",
@@ -146,21 +146,20 @@ def recommendation(choice: Choice, reports: Mapping[str, AuditReport]) -> str:
     n_spans = reports["selfretrieval"].settings["n_spans"]
     if len(kept) == 1:
         said = (
-            f"**{kept[0].member} alone is enough here**: it finds {n_spans} pieces of the corpus "
-            f"with a mean reciprocal rank of {kept[0].mrr:.3f}."
+            f"**{kept[0].member} alone is enough here.** It earns a trust of {kept[0].trust:.3f} "
+            f"by finding {n_spans} pieces of the corpus (1: always first)."
         )
     else:
         additions = "; ".join(f"{step.member} adds {_gain(step)}" for step in kept[1:])
         said = (
-            f"**Keep {listed([step.member for step in kept])}**: together they find {n_spans} "
-            f"pieces of the corpus with a mean reciprocal rank of {kept[-1].mrr:.3f}, "
-            f"{kept[0].member} alone {kept[0].mrr:.3f} ({additions})."
+            f"**Keep {listed([step.member for step in kept])}.** Together they earn a trust of "
+            f"{kept[-1].trust:.3f} by finding {n_spans} pieces of the corpus (1: always first), "
+            f"{kept[0].member} alone {kept[0].trust:.3f}: {additions}."
         )
     if not rest:
         return said
-    nothing = f"{rest[0].member} as the next one adds {_gain(rest[0])}"
-    meaning = "it makes the ranks worse" if rest[0].gain < 0 else "nothing these pieces can show"
-    return f"{said} {nothing}: {meaning}."
+    meaning = "it makes things worse" if rest[0].gain < 0 else "nothing that these pieces can show"
+    return f"{said} {rest[0].member} as the next one would add {_gain(rest[0])}: {meaning}."
 
 
 def _gain(step: Step) -> str:
