@@ -10,10 +10,12 @@ import pytest
 
 import uec
 from uec import auditing, audits, selection
-from uec.auditing import Audited, chosen, load, run, save
+from uec.auditfile import Audited, load, save
+from uec.auditing import chosen, run
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import CorruptArtefactError, DependencyError, InputError, NotFoundError
-from uec.gathering import PairSample, Sample, Subject, draw
+from uec.gathering import Subject
+from uec.sampling import PairSample, Sample, draw
 
 QUICK = ("selfretrieval", "overlap", "ica", "agreement", "geometry")
 

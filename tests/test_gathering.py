@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import uec
-from uec import gathering
+from uec import sampling
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import EmbeddingError, InputError, NotFoundError
-from uec.gathering import Subject, draw, embed, n_to_embed, open_members, read_sample
+from uec.gathering import Subject, embed, n_to_embed, open_members
+from uec.sampling import draw, read_sample
 from uec.selfretrieval import Span
 
 
@@ -60,10 +61,10 @@ def test_a_missing_label_names_the_document(corpus):
 
 def test_pairs_that_share_a_side_are_left_out(tmp_path):
     path = pairs_of(tmp_path, ("a", "x"), ("b", "y"), ("a", "z"), ("c", "y"), ("d", "w"))
-    pairs = gathering.read_pair_sample(path, 10, seed=0)
+    pairs = sampling.read_pair_sample(path, 10, seed=0)
     assert pairs.queries == ("a", "b", "d") and pairs.passages == ("x", "y", "w")
     assert pairs.rows.tolist() == [0, 1, 4] and (pairs.n_pairs, pairs.n_repeated) == (5, 2)
-    assert gathering.read_pair_sample(path, 2, seed=0).rows.size == 2
+    assert sampling.read_pair_sample(path, 2, seed=0).rows.size == 2
 
 
 def test_spans_count_the_texts_of_the_sample(corpus):
@@ -117,7 +118,7 @@ def test_a_missing_file_is_not_found():
 
 def test_encoders_embed_texts_pairs_and_spans(tmp_path, corpus, texts):
     sample = read_sample(corpus, 30, seed=0)
-    pairs = gathering.read_pair_sample(pairs_of(tmp_path, ("a b", "c d"), ("e f", "g h")), 9, 0)
+    pairs = sampling.read_pair_sample(pairs_of(tmp_path, ("a b", "c d"), ("e f", "g h")), 9, 0)
     spans = [Span(4, "a span of words", "what is left")]
     spec = uec.MemberSpec("a", "hashing:16", query_prompt="q: ", max_length=40)
     encoder, done = HashingEncoder(spec), []
@@ -145,7 +146,7 @@ def test_rows_of_a_file_are_those_of_the_sample(tmp_path, corpus):
     found = embed(
         open_members(None, [f"m={tmp_path / 'm.npz'}"]),
         sample,
-        gathering.read_pair_sample(path, 9, 0),
+        sampling.read_pair_sample(path, 9, 0),
         [],
     )
     assert found.texts["m"][:, 0].tolist() == (sample.rows + 1).tolist()
@@ -165,7 +166,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path, corpus):
     ones = np.ones((43, 2))
     message = refused(tmp_path, corpus, corpus=ones[:41])
     assert "has 41 rows for 43 documents in the corpus file; expected one row for each" in message
-    pairs = gathering.read_pair_sample(pairs_of(tmp_path, ("a", "x"), ("b", "y")), 9, 0)
+    pairs = sampling.read_pair_sample(pairs_of(tmp_path, ("a", "x"), ("b", "y")), 9, 0)
     message = refused(
         tmp_path, corpus, pairs, corpus=ones, queries=ones[:2], passages=ones[:3]
     )  # fmt: skip

@@ -2,36 +2,37 @@
 
     sample, pairs, spans ─embed─> arrays ─audits─> reports, a recommended set of members
 
-`run` is the whole; `save` and `load` keep it in a folder, with the probes that say which words an
-embedding holds. `uec.auditpage` makes the page for readers. An audit that has no answer for these
-texts or members is not an error: `Audited.refused` says why.
+`run` is the whole; `uec.auditfile` keeps what it found and `uec.auditpage` makes the page for
+readers. An audit that has no answer for these texts or members is not an error: `Audited.refused`
+says why.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from uec import __version__, audits, selection
+from uec import audits, selection
+from uec.auditfile import Audited
 from uec.encoders import Progress
-from uec.errors import CorruptArtefactError, InputError, NotFoundError
-from uec.gathering import Embedded, PairSample, Sample, Subject, described, draw, embed, n_to_embed
+from uec.errors import InputError
+from uec.gathering import Embedded, Subject, described, embed, n_to_embed
 from uec.records import AuditReport
-from uec.selection import Choice, Step
+from uec.sampling import PairSample, Sample, draw
+from uec.selection import Choice
 
 NAMES = ("selfretrieval", "overlap", "ica", "agreement", "geometry", "flip", "flare")
 """Every audit, in the order in which they run: the slowest last."""
 
 OF_PAIRS = ("overlap", "ica")
-N_TEXTS, N_SPANS = 2000, 400
+N_SPANS = 400
 MIN_TEXTS = 10
 """Fewer, and no audit has an answer."""
 SENTENCE = 200
@@ -41,39 +42,8 @@ MAP_TEXTS = 600
 ICA_COMPONENTS = (32, 64)
 FLARE_SEEDS = 3
 
-FORMAT, SCHEMA = "uec-audit", 1
-REPORT, PROBES = "report.json", "probes"
-
 Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Progress]]
 """Opens a progress bar of a label and a total."""
-
-
-@dataclass(slots=True)
-class Audited:
-    """What is known of the members afterwards; all of it JSON-able.
-
-    Attributes:
-        corpus: what was read and sampled.
-        members: name, model, dimension, spec and identity of each.
-        reports: by audit.
-        refused: audit to why it has no answer.
-        notes: what a reader has to know of the texts and members.
-        choice: the recommended set; None without self-retrieval.
-        seconds: by stage; not saved, for two equal runs give equal files.
-    """
-
-    corpus: dict[str, Any]
-    members: list[dict[str, Any]]
-    reports: dict[str, AuditReport] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    choice: Choice | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the members."""
-        return [member["name"] for member in self.members]
 
 
 def chosen(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
@@ -298,95 +268,3 @@ def _notes(
             f"{' and '.join(OF_PAIRS)}; a .npz file can hold them."
         )
     return found
-
-
-def prepare(folder: Path) -> Path:
-    """Make the folder of a report, before hours are spent on what could not be written.
-
-    Raises:
-        InputError: it cannot be made or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / REPORT).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write a report to {folder}: {error}") from error
-    return folder
-
-
-def save(result: Audited, folder: Path) -> Path:
-    """Write ``report.json`` into an existing folder; equal results give equal bytes."""
-    content = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "uec": __version__,
-        "corpus": result.corpus,
-        "members": result.members,
-        "notes": result.notes,
-        "audits": {name: asdict(report) for name, report in result.reports.items()},
-        "refused": result.refused,
-        "recommended": None
-        if result.choice is None
-        else {
-            "members": list(result.choice.members),
-            "steps": [asdict(step) for step in result.choice.steps],
-        },
-    }
-    path = folder / REPORT
-    text = json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
-
-
-def load(folder: Path) -> Audited:
-    """Read what `save` wrote.
-
-    Raises:
-        NotFoundError: there is no report in the folder.
-        CorruptArtefactError: the file is not such a report.
-    """
-    path = folder / REPORT
-    if not path.is_file():
-        raise NotFoundError(f"no {REPORT} in {folder}; write one with `uec audit --out {folder}`")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["schema"] != SCHEMA:
-            raise CorruptArtefactError(
-                f"{path} is {content['format']!r} of schema {content['schema']}; expected "
-                f"{FORMAT!r} of schema {SCHEMA}"
-            )
-        recommended = content["recommended"]
-        return Audited(
-            content["corpus"],
-            content["members"],
-            {name: _report(report) for name, report in content["audits"].items()},
-            content["refused"],
-            content["notes"],
-            None
-            if recommended is None
-            else Choice(
-                tuple(Step(**step) for step in recommended["steps"]), len(recommended["members"])
-            ),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptArtefactError(
-            f"{path} is not a report of `uec audit` ({error}); run it again"
-        ) from error
-
-
-def _report(fields: Mapping[str, Any]) -> AuditReport:
-    listed = {key: tuple(fields[key]) for key in ("rows", "findings", "warnings")}
-    return AuditReport(**{**fields, **listed})
-
-
-def _plain(value: Any) -> Any:
-    """The same for JSON: NumPy's scalars as Python's, and None where there is no number."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

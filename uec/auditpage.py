@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from uec import __version__, page
-from uec.auditing import NAMES, Audited
+from uec.auditfile import Audited
+from uec.auditing import NAMES
 from uec.auditsections import SECTIONS
 from uec.drawing import bars
 from uec.page import Block, Bullets, Column, Note, Section, Table

@@ -323,8 +323,8 @@ def serve(index_path: Path, address: str) -> None:
 )
 @click.option("--pairs", type=FILE, help="JSONL or TSV of query and passage, or translations.")
 @click.option("--out", type=FOLDER, required=True, help="Folder for report.html and report.json.")
-@click.option("--n-texts", type=int, help="Texts to judge on, drawn at random. [default: 2000]")
-@click.option("--n-spans", type=int, help="Pieces of text to look for. [default: 400]")
+@click.option("--n-texts", default=2000, show_default=True, help="Texts to judge on, at random.")
+@click.option("--n-spans", default=400, show_default=True, help="Pieces of text to look for.")
 @click.option("--label", metavar="KEY", help="Key of the documents that colours the maps.")
 @click.option("--only", multiple=True, metavar="AUDIT", help="Run this one only. Repeatable.")
 @click.option("--skip", multiple=True, metavar="AUDIT", help="Do not run this one. Repeatable.")
@@ -337,26 +337,26 @@ def audit(
     Audits: selfretrieval, overlap and ica (of --pairs), agreement, geometry, flip (words that an
     embedding holds), flare (information, the slowest).
     """
-    from uec import auditing, auditpage, gathering, verdict
+    from uec import auditfile, auditing, auditpage, gathering, sampling, verdict
 
     names = auditing.chosen(options["only"], options["skip"])
-    seed, n_texts = options["seed"], options["n_texts"] or auditing.N_TEXTS
-    sample = gathering.read_sample(corpus, n_texts, seed, options["label"])
-    pairs = options["pairs"] and gathering.read_pair_sample(options["pairs"], n_texts, seed)
+    seed, n_texts = options["seed"], options["n_texts"]
+    sample = sampling.read_sample(corpus, n_texts, seed, options["label"])
+    pairs = options["pairs"] and sampling.read_pair_sample(options["pairs"], n_texts, seed)
     subjects = gathering.open_members(ensemble_path, members)
-    folder = auditing.prepare(out)
+    folder = auditfile.prepare(out)
     result = auditing.run(
         subjects,
         sample,
         pairs,
         names=names,
         insist=bool(options["only"]),
-        n_spans=options["n_spans"] or auditing.N_SPANS,
+        n_spans=options["n_spans"],
         seed=seed,
         bar=screen.progress,
-        probes=folder / auditing.PROBES,
+        probes=folder / auditfile.PROBES,
     )
-    auditing.save(result, folder)
+    auditfile.save(result, folder)
     page = auditpage.write(result, folder, corpus.name)
     screen.audit(result, verdict.findings(result), page)
 

@@ -14,7 +14,7 @@ from uec.provenance import SUSPICIOUS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from uec.auditing import Audited
+    from uec.auditfile import Audited
     from uec.calibration import Calibration
     from uec.records import Ranking
     from uec.wordsheld import WordsHeld

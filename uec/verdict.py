@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from uec.auditing import Audited
+from uec.auditfile import Audited
 from uec.records import AuditReport
-from uec.selection import Choice, Step
+from uec.selection import SIGNIFICANCE, Choice, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,12 @@ def by_rank(report: AuditReport) -> list[str]:
 def findings(result: Audited) -> list[str]:
     """The sentences that open the report."""
     found = [] if result.choice is None else [recommendation(result.choice, result.reports)]
-    found += [
-        " ".join(result.reports[name].findings[:limit])
-        for name, limit in (("selfretrieval", 2), ("overlap", 3))
-        if name in result.reports
-    ]
+    if "selfretrieval" in result.reports:
+        found.append(" ".join(result.reports["selfretrieval"].findings))
+    if "overlap" in result.reports:
+        report = result.reports["overlap"]
+        # With several members its last finding says who leads; that is said once, for all audits.
+        found.append(" ".join(report.findings[: -1 if len(report.rows) > 1 else None]))
     found += _consensus(result)
     if "agreement" in result.reports:
         found.append(" ".join(result.reports["agreement"].findings))
@@ -158,8 +159,10 @@ def recommendation(choice: Choice, reports: Mapping[str, AuditReport]) -> str:
         )
     if not rest:
         return said
-    meaning = "it makes things worse" if rest[0].gain < 0 else "nothing that these pieces can show"
-    return f"{said} {rest[0].member} as the next one would add {_gain(rest[0])}: {meaning}."
+    next_one = rest[0]
+    worse = next_one.gain < 0 and next_one.p_value < SIGNIFICANCE
+    meaning = "it makes things worse" if worse else "nothing that these pieces can show"
+    return f"{said} {next_one.member} as the next one would add {_gain(next_one)}: {meaning}."
 
 
 def _gain(step: Step) -> str:
@@ -176,13 +179,20 @@ def _consensus(result: Audited) -> list[str]:
         return []
     if len(first) == 1:
         member, names = next(iter(first.items()))
-        return [f"All audits that rank put {member} first: {listed(names)}."]
+        return [
+            f"All audits that rank put {member} first ({listed(names)}): on this corpus expect the "
+            "best retrieval from it."
+        ]
     by_count = sorted(first.items(), key=lambda item: -len(item[1]))
     said = "; ".join(f"{member} comes first by {listed(names)}" for member, names in by_count)
-    return [
-        f"The audits differ: {said}. They ask different questions; self-retrieval asks the one "
-        "nearest to search."
-    ]
+    said = f"The audits differ: {said}. They ask different questions"
+    if "selfretrieval" in result.reports and result.reports["selfretrieval"].rows[1:]:
+        best = by_rank(result.reports["selfretrieval"])[0]
+        return [
+            f"{said}; self-retrieval asks the one nearest to search, so on this corpus expect the "
+            f"best retrieval from {best}."
+        ]
+    return [f"{said}."]
 
 
 def _information(report: AuditReport) -> str:
