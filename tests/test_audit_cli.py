@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import browsing
 import numpy as np
@@ -309,20 +311,31 @@ def test_no_words_without_probes(files, tmp_path):
     assert done.exit_code == 1 and "write one with `uec audit --out" in done.output
 
 
-def test_a_missing_extra_names_the_command(files, monkeypatch):
-    monkeypatch.setattr(
-        audits,
-        "import_module",
-        lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name="zuko")),
-    )
-    done = run(
-        "audit", "--members", "a=hashing:16", "--corpus", files / "corpus.jsonl",
-        "--only", "flare", "--out", files / "none",
-    )  # fmt: skip
-    assert done.exit_code == 1
-    assert "needs the package 'zuko', which is not installed; run: pip install 'uec[audit]'" in (
-        done.output
-    )
+@pytest.mark.parametrize("package", audits.PACKAGES)
+def test_a_missing_package_names_the_command_before_anything_is_read(package, monkeypatch):
+    monkeypatch.setattr(audits, "find_spec", lambda name: None if name == package else object())
+    for command in (
+        ("audit", "--members", "a=hashing:8", "--corpus", "none.jsonl", "--out", "none"),
+        ("words", "--audit", "none", "river"),
+    ):
+        done = run(*command)
+        assert done.exit_code == 1
+        assert done.output.strip() == (
+            f"error: uec audit needs the package {package!r}, which is not installed; "
+            "run: pip install 'uec[audit]'"
+        )
+
+
+def test_the_extra_brings_every_package():
+    """`PACKAGES` and the extra say the same; sentence-transformers brings torch."""
+    config = configparser.ConfigParser()
+    config.read(Path(__file__).parent.parent / "setup.cfg")
+    extras = config["options.extras_require"]
+    brought = {
+        re.split(r"[<>=[]", line)[0] for line in (extras["audit"] + extras["models"]).split()
+    }
+    names = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch": "sentence-transformers"}
+    assert {names.get(package, package) for package in audits.PACKAGES} <= brought
 
 
 def test_help_loads_nothing_of_the_audits():

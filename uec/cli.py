@@ -337,6 +337,9 @@ def audit(
     Audits: selfretrieval, overlap and ica (of --pairs), agreement, geometry, flip (words that an
     embedding holds), flare (information, the slowest).
     """
+    from uec import audits
+
+    audits.check_installed()
     from uec import auditfile, auditing, auditpage, gathering, sampling, verdict
 
     names = auditing.chosen(options["only"], options["skip"])
@@ -368,6 +371,9 @@ def audit(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a text.")
 def words(texts: tuple[str, ...], folder: Path, top_k: int, as_json: bool) -> None:
     """Say which words each member's embedding of a TEXT holds."""
+    from uec import audits
+
+    audits.check_installed()
     from uec.wordsheld import words_held
 
     for found in words_held(folder, texts, top_k):
