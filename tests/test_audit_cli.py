@@ -260,6 +260,7 @@ def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
         (["--only", "magic"], "no audit magic; there are: selfretrieval"),
         (["--only", "overlap"], "audit overlap: it needs pairs of texts; give --pairs FILE"),
         (["--n-texts", "0"], "n_texts must be at least 1, got 0"),
+        (["--n-spans", "29"], "n_spans must be at least 30, got 29"),
         (["--label", "topic"], "has no key 'topic' to label it by"),
         (["--pairs", "short.jsonl"], "short.jsonl:2: no key 'passage'"),
         (["--pairs", "bad.tsv"], "bad.tsv:2: got 1 tab-separated columns, expected 2"),
@@ -305,7 +306,11 @@ def test_thirty_texts_are_audited_as_far_as_they_go(files, texts):
 
 
 def test_no_words_without_probes(files, tmp_path):
-    done = run("words", "--audit", files / "collapse", "river")
+    run(
+        "audit", "--members", "a=hashing:16", "--corpus", files / "corpus.jsonl",
+        "--only", "geometry", "--out", files / "wordless",
+    )  # fmt: skip
+    done = run("words", "--audit", files / "wordless", "river")
     assert done.exit_code == 1 and "no word probes of members that encode text" in done.output
     done = run("words", "--audit", tmp_path, "river")
     assert done.exit_code == 1 and "write one with `uec audit --out" in done.output

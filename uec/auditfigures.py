@@ -21,10 +21,19 @@ def _words(values: Mapping[str, float], form: str = ".3f") -> str:
 
 
 def _bars(
-    report: AuditReport, key: str, caption: str, *, spread: str | None = None, **options: Any
+    report: AuditReport,
+    key: str,
+    caption: str,
+    *,
+    spread: str | None = None,
+    scale: float = 1.0,
+    **options: Any,
 ) -> Figure:
+    """Bars of one measure; `spread` names half the length of an error bar, times `scale`."""
     values = _values(report, key)
-    errors = None if spread is None else _values(report, spread)
+    errors = None
+    if spread is not None:
+        errors = {name: scale * value for name, value in _values(report, spread).items()}
     return drawing.bars(values, errors=errors, caption=caption, alt=_words(values), **options)
 
 
@@ -123,8 +132,9 @@ def ica(report: AuditReport) -> list[Figure]:
         _bars(
             report,
             key,
-            f"Gini coefficient over {c} components; lines are the range over seeds.",
+            f"Gini coefficient over {c} components; lines are as long as the range over seeds.",
             spread=f"{key}_spread",
+            scale=0.5,
             form=".3f",
         ),
         drawing.lines(

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,8 @@ def prepare(folder: Path) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / REPORT).unlink(missing_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise InputError(f"cannot write a report to {folder}: {error}") from error
     return folder

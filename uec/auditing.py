@@ -96,6 +96,8 @@ def run(
             f"the corpus gives {len(sample.documents)} distinct texts; expected at least "
             f"{MIN_TEXTS}, better 2,000"
         )
+    if n_spans < selection.MIN_SPANS:
+        raise InputError(f"n_spans must be at least {selection.MIN_SPANS}, got {n_spans}")
     # Before anything is embedded: a missing package must not cost a reader an hour.
     judges = {name: audits.load(name) for name in names if name in audits.AUDITS}
     encodes = any(subject.encoder is not None for subject in subjects)

@@ -52,8 +52,10 @@ def words_held(folder: Path, texts: Sequence[str], k: int = 10) -> list[WordsHel
     audits.load("flip")
     from uec.audits.flip import Probe, words
 
-    able = [member for member in load(folder).members if member["spec"] is not None]
-    if not able or not (folder / PROBES).is_dir():
+    audited = load(folder)
+    able = [member for member in audited.members if member["spec"] is not None]
+    # A folder may hold probes of an earlier audit, of other texts.
+    if not able or "flip" not in audited.reports:
         raise NotFoundError(
             f"no word probes of members that encode text in {folder}; run `uec audit` with models "
             "as members, without --skip flip"
