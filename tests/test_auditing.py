@@ -189,6 +189,13 @@ def test_a_file_alone_cannot_be_looked_for_anything(texts):
     }
 
 
+def test_texts_too_short_for_pieces_are_said_to_be(subjects, texts):
+    short = [" ".join(text.split()[:4]) + f" {i}" for i, text in enumerate(texts)]
+    result = run(subjects, sample_of(short), names=("selfretrieval", "agreement"))
+    assert result.refused["selfretrieval"].startswith("the corpus gives 0 pieces of text")
+    assert result.choice is None
+
+
 def test_labels_reach_the_maps(subjects, texts):
     labels = tuple("even" if i % 2 == 0 else "odd" for i in range(150))
     result = run(subjects, sample_of(texts, labels=labels), names=("geometry",))

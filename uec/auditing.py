@@ -27,6 +27,7 @@ from uec.gathering import Embedded, Subject, described, embed, n_to_embed
 from uec.records import AuditReport
 from uec.sampling import PairSample, Sample, draw
 from uec.selection import Choice
+from uec.selfretrieval import Span
 
 NAMES = ("selfretrieval", "overlap", "ica", "agreement", "geometry", "flip", "flare")
 """Every audit, in the order in which they run: the slowest last."""
@@ -91,17 +92,10 @@ def run(
             answer; or no audit has one.
         DependencyError: the extra ``audit`` is not installed.
     """
-    if len(sample.documents) < MIN_TEXTS:
-        raise InputError(
-            f"the corpus gives {len(sample.documents)} distinct texts; expected at least "
-            f"{MIN_TEXTS}, better 2,000"
-        )
-    if n_spans < selection.MIN_SPANS:
-        raise InputError(f"n_spans must be at least {selection.MIN_SPANS}, got {n_spans}")
+    _check(sample, n_spans)
     # Before anything is embedded: a missing package must not cost a reader an hour.
     judges = {name: audits.load(name) for name in names if name in audits.AUDITS}
-    encodes = any(subject.encoder is not None for subject in subjects)
-    looks = "selfretrieval" in names and encodes
+    looks = "selfretrieval" in names and any(subject.encoder for subject in subjects)
     spans = draw(sample, n_spans, seed) if looks else []
     wanted = pairs if {*names} & {*OF_PAIRS, "geometry"} else None
     start = time.perf_counter()
@@ -112,21 +106,16 @@ def run(
     )
     result.notes = _notes(subjects, sample, pairs, embedded, names)
     result.seconds["embedding"] = time.perf_counter() - start
-    stage = _Stage(sample, embedded, pairs, judges, seed, probes)
+    stage = _Stage(sample, embedded, pairs, spans, judges, seed, probes)
     for name in names:
         start = time.perf_counter()
         try:
             with bar(f"audit {name}", stage.n_steps(name)) as advance:
-                if name == "selfretrieval":
-                    report, result.choice = _look(embedded, spans, seed)
-                else:
-                    report = stage.audit(name, advance)
+                stage.run(name, result, advance)
         except InputError as error:
             if insist:
                 raise InputError(f"audit {name}: {error}") from error
             result.refused[name] = str(error)
-        else:
-            result.reports[name] = report
         result.seconds[name] = time.perf_counter() - start
     if not result.reports:
         reasons = "; ".join(f"{name}: {why}" for name, why in result.refused.items())
@@ -134,19 +123,14 @@ def run(
     return result
 
 
-def _look(embedded: Embedded, spans: Sequence[Any], seed: int) -> tuple[AuditReport, Choice | None]:
-    if not embedded.looked:
-        raise InputError("it looks for pieces of text, and no member here encodes text")
-    targets = np.array([span.row for span in spans], dtype=np.int64)
-    if len(targets) < selection.MIN_SPANS:
+def _check(sample: Sample, n_spans: int) -> None:
+    if len(sample.documents) < MIN_TEXTS:
         raise InputError(
-            f"the corpus gives {len(targets)} pieces of text to look for; expected at least "
-            f"{selection.MIN_SPANS} texts of six words or more"
+            f"the corpus gives {len(sample.documents)} distinct texts; expected at least "
+            f"{MIN_TEXTS}, better 2,000"
         )
-    names = list(embedded.looked)
-    views = selection.view({name: embedded.texts[name] for name in names}, embedded.looked, targets)
-    report = selection.audit(views, names, {"seed": seed})
-    return report, selection.choose(views, names) if len(names) > 1 else None
+    if n_spans < selection.MIN_SPANS:
+        raise InputError(f"n_spans must be at least {selection.MIN_SPANS}, got {n_spans}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +140,7 @@ class _Stage:
     sample: Sample
     embedded: Embedded
     pairs: PairSample | None
+    spans: Sequence[Span]
     judges: Mapping[str, Callable[..., AuditReport]]
     seed: int
     probes: Path | None
@@ -169,12 +154,35 @@ class _Stage:
             return n_pairs * len(self.embedded.sides)
         return len(self.sample.documents) * len(self.embedded.texts)
 
-    def audit(self, name: str, advance: Progress) -> AuditReport:
-        """One audit's report.
+    def run(self, name: str, result: Audited, advance: Progress) -> None:
+        """Put one audit's report, and what follows from it, into the result.
 
         Raises:
             InputError: it has no answer.
         """
+        if name == "selfretrieval":
+            result.reports[name], result.choice = self._look()
+        else:
+            result.reports[name] = self._audit(name, advance)
+
+    def _look(self) -> tuple[AuditReport, Choice | None]:
+        looked = self.embedded.looked
+        # Only encoders can cut a text.
+        if not self.embedded.truncated:
+            raise InputError("it looks for pieces of text, and no member here encodes text")
+        if len(self.spans) < selection.MIN_SPANS:
+            raise InputError(
+                f"the corpus gives {len(self.spans)} pieces of text to look for; expected at least "
+                f"{selection.MIN_SPANS} texts of six words or more"
+            )
+        names = list(looked)
+        targets = np.array([span.row for span in self.spans], dtype=np.int64)
+        texts = {name: self.embedded.texts[name] for name in names}
+        views = selection.view(texts, looked, targets)
+        report = selection.audit(views, names, {"seed": self.seed})
+        return report, selection.choose(views, names) if len(names) > 1 else None
+
+    def _audit(self, name: str, advance: Progress) -> AuditReport:
         judge = self.judges[name]
         common: dict[str, Any] = {"seed": self.seed, "progress": advance}
         sides, texts = self.embedded.sides, self.embedded.texts
@@ -192,6 +200,7 @@ class _Stage:
                 texts, pairs=whole, labels=self.sample.labels, map_texts=MAP_TEXTS, **common
             )
         if name == "flip":
+            # No plain probes: they would cost three times as much and tell nothing of the members.
             return judge(texts, self.sample.texts, lip_rates=(), on_probe=self._keep, **common)
         if name == "flare":
             del common["seed"]
