@@ -106,7 +106,7 @@ def test_in_a_browser(tmp_path):
             assert len(drawn) == 3
             assert all(100 < svg.bounding_box()["width"] <= width for svg in drawn)
         # A wide table scrolls within its own frame.
-        frame = page.locator(".table").first
+        frame = page.locator(".scroll").first
         assert frame.evaluate("e => e.scrollWidth > e.clientWidth")
         assert frame.evaluate("e => { e.scrollLeft = 50; return e.scrollLeft }") == 50
 

@@ -99,8 +99,9 @@ def test_trust_asks_for_both_tasks():
 
 
 def test_equal_members_are_called_equal_and_bad_ones_unfit():
-    findings = audit(synthetic([2.0, 2.0, -1.0]), ["a", "b", "c"], {}).findings
-    assert "equally well" in findings[1]
+    report = audit(synthetic([2.0, 2.0, -1.0]), ["a", "b", "c"], {})
+    findings = report.findings
+    assert "equally well" in findings[1] and sorted(report.details["leaders"]) == ["a", "b"]
     assert next(f for f in findings if "not fit" in f).startswith("c misses the first ten")
 
 

@@ -26,7 +26,7 @@ def audited(*reports, choice=None):
     return Audited({}, MEMBERS, {one.audit: one for one in reports}, choice=choice)
 
 
-LOOKED = report("selfretrieval", "trust", a=0.5, b=0.7, c=0.6)
+LOOKED = report("selfretrieval", "trust", a=0.5, b=0.7, c=0.6, details={"leaders": ["b"]})
 
 
 def test_a_set_is_recommended_with_what_each_adds():
@@ -82,6 +82,9 @@ def test_disagreement_is_said_and_settled_by_what_is_nearest_to_search():
     (said,) = (s for s in findings(audited(LOOKED, overlap, lower)) if "differ" in s)
     assert "a comes first by neighbour overlap and ICA; b comes first by self-retrieval" in said
     assert said.endswith("on this corpus expect the best retrieval from b.")
+    tied = report("selfretrieval", "trust", a=0.69, b=0.7, details={"leaders": ["b", "a"]})
+    (said,) = (s for s in findings(audited(tied, overlap)) if "differ" in s)
+    assert said.endswith("nearest to search, and cannot tell b and a apart.")
     (said,) = (
         s for s in findings(audited(overlap, report("flip", "acc", a=1, b=2))) if "differ" in s
     )

@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -180,6 +180,7 @@ class _Stage:
         texts = {name: self.embedded.texts[name] for name in names}
         views = selection.view(texts, looked, targets)
         report = selection.audit(views, names, {"seed": self.seed})
+        report = replace(report, warnings=report.warnings + _short_texts(self.sample))
         return report, selection.choose(views, names) if len(names) > 1 else None
 
     def _audit(self, name: str, advance: Progress) -> AuditReport:
@@ -235,6 +236,17 @@ def _corpus(sample: Sample, pairs: PairSample | None, seed: int) -> dict[str, An
     }
 
 
+def _short_texts(sample: Sample) -> tuple[str, ...]:
+    length = int(np.median([len(text) for text in sample.texts]))
+    if length >= SENTENCE:
+        return ()
+    return (
+        f"The texts are short: half have under {length} characters. On corpora of single sentences "
+        "pieces of text over-rate members that match words, and tell good members hardly apart; "
+        "where you have judged queries, `uec calibrate --queries` uses them.",
+    )
+
+
 def _notes(
     subjects: Sequence[Subject],
     sample: Sample,
@@ -244,13 +256,6 @@ def _notes(
 ) -> list[str]:
     found = []
     n = len(sample.documents)
-    length = int(np.median([len(text) for text in sample.texts]))
-    if length < SENTENCE and "selfretrieval" in names:
-        found.append(
-            f"The texts are short (half have under {length} characters). On corpora of single "
-            "sentences, pieces of text over-rate members that match words; where you have judged "
-            "queries, `uec calibrate --queries` uses them."
-        )
     if sample.n_repeated or sample.n_empty:
         found.append(
             f"Of {sample.n_documents} documents {sample.n_repeated} repeat an earlier one and "

@@ -92,11 +92,17 @@ def _members(result: Audited) -> Table:
 
 
 def _limits(result: Audited) -> list[Block]:
-    notes = [Note(page.literal(note)) for note in result.notes]
+    notes = [Note(note) for note in (*_cautions(result), *result.notes)]
     refused = [
         Note(f"No {TITLES[name]}: {page.literal(why)}.") for name, why in result.refused.items()
     ]
     return [*notes, *refused]
+
+
+def _cautions(result: Audited) -> tuple[str, ...]:
+    """What limits the recommendation."""
+    report = result.reports.get("selfretrieval")
+    return () if report is None else report.warnings
 
 
 def _recommended(result: Audited) -> list[Block]:
@@ -148,6 +154,7 @@ def _recommended(result: Audited) -> list[Block]:
     )
     return [
         recommendation(result.choice, result.reports),
+        *(Note(caution) for caution in _cautions(result)),
         figure,
         table,
         "How: pieces of the corpus are looked for by the fused score, as they stand and with the "

@@ -43,7 +43,7 @@ class AuditSection:
             Bullets([literal(finding) for finding in report.findings]),
             *self.figures(report),
             *self.extra(report),
-            *(Note(literal(warning)) for warning in report.warnings),
+            *(Note(warning) for warning in report.warnings),
             Fold(
                 "All figures of this audit",
                 [_all_figures(report), f"{report.n_texts:,} texts; {literal(settings)}."],

@@ -136,7 +136,8 @@ def audit(found: Audited, findings: Sequence[str], page: Path) -> None:
     """Print what an audit found, for a person, and where the report is."""
     for sentence in findings:
         click.echo(f"- {sentence.replace('**', '')}")
-    for note in found.notes:
+    looked = found.reports.get("selfretrieval")
+    for note in (*(looked.warnings if looked else ()), *found.notes):
         click.echo(f"note: {note}", err=True)
     for name, why in found.refused.items():
         click.echo(f"note: no {name}: {why}", err=True)

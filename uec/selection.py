@@ -140,7 +140,8 @@ def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Au
     Returns:
         One row a member: ``trust`` with its ``standard_error`` over spans, ``quotation_mrr`` and
         ``cloze_mrr``, ``first`` (share ranked first) and ``lost`` (share not among the first ten),
-        both means of the tasks. `details` holds the ``correlation`` of the members' similarities.
+        both means of the tasks. `details` holds the ``leaders`` (members that the spans cannot tell
+        from the best one) and the ``correlation`` of the members' similarities.
 
     Raises:
         InputError: fewer than `MIN_SPANS` spans.
@@ -165,14 +166,19 @@ def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Au
         }
         for name, own, share in zip(names, ranks, shares, strict=True)
     )
+    leaders = _leaders(rows, shares)
     return AuditReport(
         audit="selfretrieval",
         settings={**settings, "n_spans": m, "n_pool": p},
         n_texts=p,
         rows=rows,
         rank_by="trust",
-        findings=_findings(rows, shares, m, p),
-        details={"members": list(names), "correlation": views.correlation().tolist()},
+        findings=_findings(rows, leaders, m, p),
+        details={
+            "members": list(names),
+            "leaders": leaders,
+            "correlation": views.correlation().tolist(),
+        },
     )
 
 
@@ -268,36 +274,40 @@ def _p_value(gains: Float[np.ndarray, " m"]) -> float:
     return float(ttest_1samp(gains, 0.0).pvalue) if gains.any() else 1.0
 
 
-def _findings(
-    rows: Sequence[Mapping[str, Any]], shares: Sequence[Float[np.ndarray, " m"]], m: int, p: int
-) -> tuple[str, ...]:
+def _leaders(
+    rows: Sequence[Mapping[str, Any]], shares: Sequence[Float[np.ndarray, " m"]]
+) -> list[str]:
+    """The best member and those that the spans cannot tell from it, best first."""
     order = sorted(range(len(rows)), key=lambda k: -rows[k]["trust"])
+    best = shares[order[0]]
+    equal = [k for k in order if _p_value(best - shares[k]) >= SIGNIFICANCE]
+    return [rows[k]["member"] for k in equal]
+
+
+def _findings(
+    rows: Sequence[Mapping[str, Any]], leaders: Sequence[str], m: int, p: int
+) -> tuple[str, ...]:
+    ranked: list[Mapping[str, Any]] = sorted(rows, key=lambda row: -row["trust"])
     listed = "; ".join(
-        f"{row['member']} {row['quotation_mrr']:.2f} and {row['cloze_mrr']:.2f}"
-        for row in (rows[k] for k in order)
+        f"{row['member']} {row['quotation_mrr']:.2f} and {row['cloze_mrr']:.2f}" for row in ranked
     )
     found = [
         f"{m} pieces of the corpus were looked for among {p} texts. Mean reciprocal rank of the "
         f"text that holds the piece, and of that text with the piece cut out: {listed}."
     ]
-    if len(order) > 1:
-        first, second = order[:2]
-        a, b = rows[first], rows[second]
-        trusts = f"{a['member']} {a['trust']:.2f}, {b['member']} {b['trust']:.2f}"
-        if _p_value(shares[first] - shares[second]) < SIGNIFICANCE:
-            found.append(
-                f"{a['member']} searches this corpus best; both figures as one, trust from 0 to 1: "
-                f"{trusts}."
+    if len(ranked) > 1:
+        trusts = ", ".join(f"{row['member']} {row['trust']:.2f}" for row in ranked)
+        said = f"{leaders[0]} searches this corpus best"
+        if len(leaders) > 1:
+            said = (
+                f"{', '.join(leaders[:-1])} and {leaders[-1]} search this corpus equally well, as "
+                "far as these pieces can tell"
             )
-        else:
-            found.append(
-                f"{a['member']} and {b['member']} search this corpus equally well, as far as these "
-                f"pieces can tell; both figures as one, trust from 0 to 1: {trusts}."
-            )
+        found.append(f"{said}; both figures as one, trust from 0 to 1: {trusts}.")
     found.extend(
         f"{row['member']} misses the first ten for {row['lost']:.0%} of the pieces: alone it is "
         "not fit to search this corpus."
-        for row in (rows[k] for k in order)
+        for row in ranked
         if row["lost"] > MISSES
     )
     return tuple(found)

@@ -186,13 +186,18 @@ def _consensus(result: Audited) -> list[str]:
     by_count = sorted(first.items(), key=lambda item: -len(item[1]))
     said = "; ".join(f"{member} comes first by {listed(names)}" for member, names in by_count)
     said = f"The audits differ: {said}. They ask different questions"
-    if "selfretrieval" in result.reports and result.reports["selfretrieval"].rows[1:]:
-        best = by_rank(result.reports["selfretrieval"])[0]
+    if "selfretrieval" not in result.reports or not result.reports["selfretrieval"].rows[1:]:
+        return [f"{said}."]
+    leaders = result.reports["selfretrieval"].details["leaders"]
+    if len(leaders) > 1:
         return [
-            f"{said}; self-retrieval asks the one nearest to search, so on this corpus expect the "
-            f"best retrieval from {best}."
+            f"{said}; self-retrieval asks the one nearest to search, and cannot tell "
+            f"{listed(leaders)} apart."
         ]
-    return [f"{said}."]
+    return [
+        f"{said}; self-retrieval asks the one nearest to search, so on this corpus expect the best "
+        f"retrieval from {leaders[0]}."
+    ]
 
 
 def _information(report: AuditReport) -> str:
