@@ -316,6 +316,82 @@ def serve(index_path: Path, address: str) -> None:
 
 
 @main.command()
+@click.option("--ensemble", "ensemble_path", type=FOLDER, help="From `uec fit`: all its members.")
+@click.option(
+    "--member",
+    "--members",
+    "members",
+    multiple=True,
+    metavar="NAME=MODEL|FILE",
+    help="A model as for `uec fit`, or its embeddings of the corpus: FILE.npy, one row a document; "
+    "FILE.npz with corpus, queries and passages. Repeat for each member.",
+)
+@click.option(
+    "--corpus", type=FILE, required=True, help="JSONL, JSONL.gz or BEIR folder: _id, title, text."
+)
+@click.option("--pairs", type=FILE, help="JSONL or TSV of query and passage, or translations.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for report.html and report.json.")
+@click.option("--n-texts", default=2000, show_default=True, help="Texts to judge on, at random.")
+@click.option("--n-spans", default=400, show_default=True, help="Pieces of text to look for.")
+@click.option("--label", metavar="KEY", help="Key of the documents that colours the maps.")
+@click.option("--only", multiple=True, metavar="AUDIT", help="Run this one only. Repeatable.")
+@click.option("--skip", multiple=True, metavar="AUDIT", help="Do not run this one. Repeatable.")
+@click.option("--seed", default=0, show_default=True)
+def audit(
+    ensemble_path: Path | None, members: tuple[str, ...], corpus: Path, out: Path, **options: Any
+) -> None:
+    """Judge members without labels and write a report for people.
+
+    Audits: selfretrieval, overlap and ica (of --pairs), agreement, geometry, flip (words that an
+    embedding holds), flare (information, the slowest).
+    """
+    from uec import audits
+
+    audits.check_installed()
+    from uec import auditfile, auditing, auditpage, gathering, sampling, verdict
+
+    names = auditing.chosen(options["only"], options["skip"])
+    seed, n_texts = options["seed"], options["n_texts"]
+    sample = sampling.read_sample(corpus, n_texts, seed, options["label"])
+    pairs = options["pairs"] and sampling.read_pair_sample(options["pairs"], n_texts, seed)
+    subjects = gathering.open_members(ensemble_path, members)
+    folder = auditfile.prepare(out)
+    result = auditing.run(
+        subjects,
+        sample,
+        pairs,
+        names=names,
+        insist=bool(options["only"]),
+        n_spans=options["n_spans"],
+        seed=seed,
+        bar=screen.progress,
+        probes=folder / auditfile.PROBES,
+    )
+    auditfile.save(result, folder)
+    page = auditpage.write(result, folder, corpus.name)
+    screen.audit(result, verdict.findings(result), page)
+
+
+@main.command()
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("--audit", "folder", type=FOLDER, required=True, help="From `uec audit --out`.")
+@click.option("--top-k", default=10, show_default=True, help="Words a member.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a text.")
+def words(texts: tuple[str, ...], folder: Path, top_k: int, as_json: bool) -> None:
+    """Say which words each member's embedding of a TEXT holds."""
+    from uec import audits
+
+    audits.check_installed()
+    from uec.wordsheld import words_held
+
+    for found in words_held(folder, texts, top_k):
+        if as_json:
+            click.echo(json.dumps(asdict(found), ensure_ascii=False))
+        else:
+            screen.words(found)
+
+
+@main.command()
 @click.argument("path", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="The whole manifest.")
 def info(path: Path, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,12 @@ import click
 from uec.provenance import SUSPICIOUS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from uec.auditfile import Audited
     from uec.calibration import Calibration
     from uec.records import Ranking
+    from uec.wordsheld import WordsHeld
 
 
 @contextmanager
@@ -138,3 +142,24 @@ def fit_texts_warning(content: Mapping[str, Any]) -> None:
                 "like the encoder's training data instead",
                 err=True,
             )
+
+
+def audit(found: Audited, findings: Sequence[str], page: Path) -> None:
+    """Print what an audit found, for a person, and where the report is."""
+    for sentence in findings:
+        click.echo(f"- {sentence.replace('**', '')}")
+    looked = found.reports.get("selfretrieval")
+    for note in (*(looked.warnings if looked else ()), *found.notes):
+        click.echo(f"note: {note}", err=True)
+    for name, why in found.refused.items():
+        click.echo(f"note: no {name}: {why}", err=True)
+    spent = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in found.seconds.items())
+    click.echo(f"time: {spent}")
+    click.echo(f"wrote {page}")
+
+
+def words(found: WordsHeld) -> None:
+    """Print the words that each member's embedding of one text holds."""
+    click.secho(found.text, bold=True)
+    for member, held in found.members.items():
+        click.echo(f"  {member}: {', '.join(word for word, _ in held)}")

