@@ -94,7 +94,25 @@ def calibration_error(
     return {"ECE": float(distance.mean()), "Var-ECE": float(distance.var())}
 
 
+def reliability(
+    probabilities: np.ndarray, relevant: np.ndarray, n_bins: int = 10
+) -> list[tuple[float, float, int]]:
+    """Points of a reliability diagram: mean probability, share relevant and hits of each bin."""
+    bins = np.minimum((probabilities * n_bins).astype(int), n_bins - 1)
+    return [
+        (float(probabilities[own].mean()), float(relevant[own].mean()), int(own.sum()))
+        for own in (bins == b for b in np.unique(bins))
+    ]
+
+
 ABSTENTION_RATES = np.linspace(0, 1, 11)[:-1]
+
+
+def abstention_curve(confidence: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Mean value of the queries kept at each of `ABSTENTION_RATES`; arguments as below."""
+    kept = values[np.argsort(confidence, kind="stable")]
+    n_left_out = np.minimum(np.round(ABSTENTION_RATES * len(kept)).astype(int), len(kept) - 1)
+    return np.array([kept[n:].mean() for n in n_left_out])
 
 
 def normalised_abstention_auc(confidence: np.ndarray, values: np.ndarray) -> float:
@@ -110,10 +128,7 @@ def normalised_abstention_auc(confidence: np.ndarray, values: np.ndarray) -> flo
     """
 
     def area(by: np.ndarray) -> float:
-        kept = values[np.argsort(by, kind="stable")]
-        n_left_out = np.minimum(np.round(ABSTENTION_RATES * len(kept)).astype(int), len(kept) - 1)
-        curve = [kept[n:].mean() for n in n_left_out]
-        return float(trapezoid(curve, ABSTENTION_RATES))
+        return float(trapezoid(abstention_curve(by, values), ABSTENTION_RATES))
 
     flat = float(values.mean() * (ABSTENTION_RATES[-1] - ABSTENTION_RATES[0]))
     best = area(values)

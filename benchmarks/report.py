@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from benchmarks.run_local import MAIN
+from benchmarks.evaluation import MAIN
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -45,12 +45,12 @@ def _systems(content: dict[str, Any]) -> str:
 def _against(content: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [name, row["best member"], f"{row['difference']:+.4f}", row["p_value"], row["queries"]]
-        for name, row in content["uec against"]["by set"].items()
+        for name, row in content["against"]["uec"]["by set"].items()
     ]
     by_set = table(["set", "best member", "UEC less best member", "p", "queries"], rows)
     others: list[list[object]] = [
         [name, f"{row['difference']:+.4f}", row["p_value"]]
-        for name, row in content["uec against"]["average"].items()
+        for name, row in content["against"]["uec"]["average"].items()
     ]
     return by_set + "\n\n" + table(["average, UEC less …", "difference", "p"], others)
 

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.special import softmax
 
 from benchmarks import datasets, measures
+from benchmarks.evaluation import MAIN
 from benchmarks.remembering import remembering
-from benchmarks.run_local import MAIN
 from benchmarks.systems import Exhaustive, opened
 from uec.calibrating import N_SPANS, judged_ranks, look
 from uec.calibration import PeakScale

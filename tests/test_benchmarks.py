@@ -103,7 +103,7 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     row = content["sets"]["small"]
     assert {"a", "b", "uniform-fusion", "rrf", "paper", "uec", "uec, seed 1"} <= set(row)
     assert {"bm25", "uec + bm25", "uec + bm25, seed 1"} <= set(row)
-    assert row["bm25"]["MRR"] == 1.0  # queries are the first words of their documents
+    assert row["bm25"]["MRR"] > row["a"]["MRR"]  # few words, in any order
     assert all(system["queries"] == 10 for system in row.values())
     assert 0.3 < row["uniform-fusion"]["nDCG@10"] <= 1.0
     assert content["average"]["uec"]["MRR"] == row["uec"]["MRR"]
@@ -143,7 +143,7 @@ def test_a_member_equals_sentence_transformers_and_brute_force(data_dir, tmp_pat
     packaged = pytest.importorskip("uec.encoders.packaged", reason="needs the extra 'demo'")
     from sentence_transformers import SentenceTransformer
 
-    from benchmarks.run_local import evaluate_set
+    from benchmarks.evaluation import evaluate_set
     from benchmarks.run_plain import plain_run
     from uec.fitting import fit_ensemble
     from uec.laplace import FitSettings

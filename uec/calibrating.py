@@ -197,10 +197,10 @@ def view(
             / spread**2
         )
     if weighed.lexical is not None and index.lexical is not None:
-        for n, (span, own) in enumerate(zip(spans, weighed.lexical, strict=True)):
-            mean[n, :, -1] = own.standardised[pool]
-            rest = replace(own, scores=index.lexical.score(span.text, [span.rest]))
-            cloze_mean[n, -1] = rest.standardised[0]
+        for n, (cut, words) in enumerate(zip(spans, weighed.lexical, strict=True)):
+            mean[n, :, -1] = words.standardised[pool]
+            left = replace(words, scores=index.lexical.score(cut.text, [cut.rest]))
+            cloze_mean[n, -1] = left.standardised[0]
     rows = np.arange(len(spans))
     return Views(
         mean,

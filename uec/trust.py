@@ -121,7 +121,8 @@ class Views:
         """Largest similarity of each member, with the own document as the task has it; (m, k)."""
         others = self.mean.copy()
         others[np.arange(len(self.targets)), self.targets] = -np.inf
-        return np.maximum(others.max(axis=1), self.own_mean[task]).astype(np.float64)
+        highest = np.maximum(others.max(axis=1), self.own_mean[task])
+        return np.asarray(highest, dtype=np.float64)
 
     def together(
         self, weights: Mapping[Task, Float[np.ndarray, "m k"]], beta: float = 0.0
@@ -248,7 +249,8 @@ def log_trust(
         return trust
     # A real query stands for both tasks.
     own = len(TASKS) * log_odds(labelled)
-    return (SPANS_WORTH * trust + len(labelled) * own) / (SPANS_WORTH + len(labelled))
+    total = SPANS_WORTH + len(labelled)
+    return np.asarray((SPANS_WORTH * trust + len(labelled) * own) / total)
 
 
 def log_prior(
