@@ -229,6 +229,7 @@ def compare(results: Mapping[str, SetResult], system: str) -> dict[str, Any]:
         by_set[set_name] = {
             "best member": best,
             "difference": float(difference.mean()),
+            "standard error": float(difference.std(ddof=1) / np.sqrt(len(difference))),
             "p_value": measures.paired_p_value(difference),
             "queries": len(difference),
         }

@@ -120,8 +120,13 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     assert difference == pytest.approx(row["uec"]["nDCG@10"] - alone)
     lines = (tmp_path / "out.runs" / "small" / "uec.trec").read_text().splitlines()
     assert lines[0].split()[1:4:2] == ["Q0", "1"] and len(lines) == 600
-    shown = CliRunner().invoke(report, [str(tmp_path / "out.json")]).output
-    assert f"| uec | {row['uec']['nDCG@10']:.3f} |" in shown and "| small | 1 |" in shown
+    page = tmp_path / "page.html"
+    shown = CliRunner().invoke(report, [str(tmp_path / "out.json"), "--html", str(page)])
+    assert shown.exit_code == 0, shown.output
+    assert f"| uec | {row['uec']['nDCG@10']:.3f} |" in shown.output
+    assert f"| uec, seed 1 | {row['uec, seed 1']['nDCG@10']:.3f} |" in shown.output
+    drawn = page.read_text()
+    assert drawn.count("<svg") == 9 and "http://" not in drawn.replace("http://www.w3.org", "")
     done = CliRunner().invoke(
         labelled,
         [
