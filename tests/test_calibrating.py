@@ -14,6 +14,7 @@ from uec.build import build_index, recalibrate
 from uec.calibrating import calibrate, calibrate_index, judged_ranks, view
 from uec.calibration import Calibration
 from uec.errors import InputError, MismatchError
+from uec.records import SearchOptions
 from uec.retriever import Retriever
 from uec.selfretrieval import draw_spans
 from uec.similarity import probit
@@ -192,6 +193,29 @@ def test_a_number_of_spans_that_cannot_do_is_refused(retriever, n_spans):
 def test_a_large_corpus_is_sampled(retriever, monkeypatch):
     monkeypatch.setattr(calibrating, "MAX_POOL", 40)
     assert calibrate(retriever, n_spans=35).report["n_pool"] == 40
+
+
+def test_spans_are_cut_out_of_what_logged_queries_find(retriever, texts, monkeypatch):
+    drawn = []
+
+    def record(documents, n_spans, seed):
+        spans = draw_spans(documents, n_spans, seed)
+        drawn.append([span.row for span in spans])
+        return spans
+
+    monkeypatch.setattr(calibrating, "draw_spans", record)
+    log = texts[:12]
+    equal = SearchOptions(top_k=10, weights=dict.fromkeys("abc", 1.0))
+    found = {
+        int(retriever.index.documents.rows([hit.doc_id])[0])
+        for ranking in retriever.search(log, equal)
+        for hit in ranking.hits
+    }
+    report = calibrate(retriever, log=log).report
+    assert report["n_logged"] == 12 and report["n_pool"] == len(texts)
+    assert set(drawn[0]) <= found and len(drawn[0]) == report["n_spans"] > 30
+    with pytest.raises(InputError, match="the query log has no queries"):
+        calibrate(retriever, log=[])
 
 
 def test_log_prior_multiplies_the_odds_of_both_tasks():

@@ -97,6 +97,26 @@ def test_calibrate_with_judged_queries(files, texts):
     assert refused.exit_code == 1 and "both --queries and --qrels" in refused.output
 
 
+def test_words_logged_queries_and_a_bounded_risk(files, texts):
+    fit(files)
+    built = run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index", "--bm25",
+    )  # fmt: skip
+    assert built.exit_code == 0, built.output
+    assert "bm25" in built.output and "the words (bm25)" in built.output
+    (files / "log.jsonl").write_text(
+        "\n".join(json.dumps({"_id": str(i), "text": texts[i]}) for i in range(9))
+    )
+    again = run("calibrate", "--index", files / "index", "--query-log", files / "log.jsonl")
+    assert again.exit_code == 0 and "9 logged queries find" in again.output, again.output
+    search = ("search", "--index", files / "index", "--max-risk", 0.02)
+    unsure, sure = run(*search, "zzz"), run(*search, texts[3])
+    assert "not sure enough to answer" in unsure.output
+    assert json.loads(run(*search, "--json", "zzz").output)["abstained"] is True
+    assert "bm25 0." in sure.output
+
+
 def test_fitting_on_the_corpus_is_warned_of(files):
     """The fixture's pairs have the corpus's own texts as passages."""
     fit(files)

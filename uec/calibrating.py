@@ -23,6 +23,7 @@ from uec.retriever import Retriever
 from uec.selfretrieval import Span, draw_spans
 from uec.similarity import sketched_variance
 from uec.trust import Views, learn
+from uec.weighing import candidates
 
 Judged: TypeAlias = tuple[Sequence[Query], Mapping[str, Mapping[str, int]]]
 """Queries and their judgements: query id to document id to relevance, as `uec.readers` gives."""
@@ -30,6 +31,12 @@ Judged: TypeAlias = tuple[Sequence[Query], Mapping[str, Mapping[str, int]]]
 N_SPANS = 400
 
 JUDGED_DEPTH = 100
+
+MAX_LOGGED = 1000
+"""Logged queries that are looked at, a random sample of longer logs."""
+
+LOG_DEPTH = 10
+"""Documents of each that count as asked for: a first page."""
 
 MIN_SPANS = 30
 """Fewer rank nothing."""
@@ -67,6 +74,7 @@ def calibrate(
     posterior: PosteriorKind = "kron",
     seed: int = 0,
     judged: Judged | None = None,
+    log: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Learn prior, temperature and beta on the corpus that is searched; no labels needed.
@@ -78,6 +86,8 @@ def calibrate(
         seed: of the sample.
         judged: queries with their relevant documents, where there are some; fifty added .004
             nDCG@10 on average and .017 at the most (benchmarks/results).
+        log: queries as they were asked, without judgements, where there are some: spans are then
+            cut out of the documents that these find.
         progress: called with the texts embedded; at most ``2 k n_spans`` in total.
 
     Returns:
@@ -90,9 +100,15 @@ def calibrate(
     if not MIN_SPANS <= n_spans <= MAX_SPANS:
         raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
     labelled = None if judged is None else judged_ranks(retriever, judged)
-    views = look(retriever, n_spans, posterior, seed, progress)
+    views = look(retriever, n_spans, posterior, seed, log, progress)
     n_looked_for, n_pool, _ = views.mean.shape
-    settings = {"seed": seed, "posterior": posterior, "n_spans": n_looked_for, "n_pool": n_pool}
+    settings = {
+        "seed": seed,
+        "posterior": posterior,
+        "n_spans": n_looked_for,
+        "n_pool": n_pool,
+        "n_logged": 0 if log is None else len(log),
+    }
     return learn(views, retriever.index.names, settings, labelled)
 
 
@@ -101,10 +117,16 @@ def look(
     n_spans: int,
     posterior: PosteriorKind,
     seed: int,
+    log: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Views:
     """Draw a pool of documents and spans of them, and look for the spans; see `calibrate`."""
-    pool = np.random.default_rng(seed).permutation(len(retriever.index))[:MAX_POOL]
+    pool = np.random.default_rng(seed).permutation(len(retriever.index))
+    if log is not None:
+        asked_for = _asked_for(retriever, log, seed)
+        n_spans = max(MIN_SPANS, min(n_spans, len(asked_for)))
+        pool = np.concatenate([asked_for, pool[~np.isin(pool, asked_for)]])
+    pool = pool[:MAX_POOL]
     spans = draw_spans(_documents(retriever, pool), n_spans, seed)
     if len(spans) < MIN_SPANS:
         raise InputError(
@@ -113,6 +135,20 @@ def look(
             "sets others"
         )
     return view(retriever, spans, pool, posterior, progress)
+
+
+def _asked_for(retriever: Retriever, log: Sequence[str], seed: int) -> Int[np.ndarray, " r"]:
+    """Rows that logged queries find, in a random order in which those found often come early."""
+    rng = np.random.default_rng(seed)
+    sample = [log[n] for n in rng.permutation(len(log))[:MAX_LOGGED]]
+    if not sample:
+        raise InputError("the query log has no queries")
+    equal = SearchOptions(weights=dict.fromkeys(retriever.index.names, 1.0))
+    weighed = retriever.weigh(sample, equal)
+    found = candidates(retriever.index, weighed, LOG_DEPTH, average=False)
+    rows, votes = np.unique(np.concatenate(found), return_counts=True)
+    # Exponential races: the chance to come first is in proportion to the votes.
+    return np.asarray(rows[np.argsort(rng.exponential(size=len(rows)) / votes)])
 
 
 def judged_ranks(retriever: Retriever, judged: Judged) -> Float[np.ndarray, "q k"]:

@@ -229,7 +229,14 @@ def index(
 @click.option("--seed", default=0, show_default=True)
 @click.option("--queries", type=FILE, help="Judged queries, where you have some: JSONL or TSV.")
 @click.option("--qrels", type=FILE, help="Their judgements, as in BEIR or TREC.")
-def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **settings: Any) -> None:
+@click.option("--query-log", type=FILE, help="Queries as they were asked, without judgements.")
+def calibrate(
+    index_path: Path,
+    queries: Path | None,
+    qrels: Path | None,
+    query_log: Path | None,
+    **settings: Any,
+) -> None:
     """Learn how far each member can be trusted on an index's corpus, without labels.
 
     Pieces of the corpus are looked for, as they stand and with the piece cut out of its document;
@@ -241,6 +248,8 @@ def calibrate(index_path: Path, queries: Path | None, qrels: Path | None, **sett
         raise InputError("give both --queries and --qrels, or neither")
     if queries is not None and qrels is not None:
         settings["judged"] = (read_queries(queries), read_qrels(qrels))
+    if query_log is not None:
+        settings["log"] = [query.text for query in read_queries(query_log)]
     _calibrate(index_path, **{name: value for name, value in settings.items() if value is not None})
 
 

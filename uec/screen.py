@@ -102,6 +102,8 @@ def calibration(found: Calibration) -> None:
     )
     if report["n_labelled"]:
         click.echo(f"the weights also follow {report['n_labelled']} judged queries")
+    if report.get("n_logged"):
+        click.echo(f"the pieces are of documents that {report['n_logged']} logged queries find")
     best = report["best_member"]
     click.echo(
         f"{report['n_spans']} pieces of text looked for among {report['n_pool']} documents: "
