@@ -14,9 +14,9 @@ from uec.build import build_index
 from uec.calibrating import calibrate_index, view
 from uec.errors import InputError
 from uec.retriever import Retriever, SearchOptions
-from uec.selfretrieval import draw_spans
+from uec.selfretrieval import draw_spans, log_odds
 from uec.stores.bm25 import Bm25Store, Bm25Writer, grams
-from uec.trust import TASKS, log_trust
+from uec.trust import TASKS, Views, learn, log_trust
 
 CORPUS = ["Rivers flow.", "rivers, rivers and a lake", "数据压缩 in Python", "…", "lake"]
 
@@ -161,15 +161,44 @@ def test_views_are_what_a_search_says(worded, texts):
     assert not views.variance[..., -1].any()
 
 
-def test_a_quotation_earns_the_lexical_member_no_trust():
+def test_the_lexical_member_is_trusted_no_more_than_the_best_encoder():
     ranks = {
         "quotation": np.full((99, 3), [0.5, 0.4, 0.99]),
-        "cloze": np.full((99, 3), [0.3, 0.2, 0.3]),
+        "cloze": np.full((99, 3), [0.2, 0.3, 0.4]),
     }
     trust = log_trust(ranks, lexical=True)
-    assert trust[2] == pytest.approx(trust[0])
-    assert log_trust(ranks, lexical=False)[2] > trust[2] + 3
-    assert set(ranks) == set(TASKS)
+    free = log_trust(ranks, lexical=False)
+    best = [log_odds(own)[:2].max() for own in ranks.values()]
+    assert trust[2] == pytest.approx(sum(best))
+    assert free[2] > trust[2] + 4
+    assert list(free[:2]) == list(trust[:2])
+    poor = {**ranks, "cloze": np.full((99, 3), [0.2, 0.3, 0.1])}
+    assert log_trust(poor, lexical=True)[2] < trust[2]
+
+
+def test_skewed_scores_weigh_less():
+    """Twins but for the unit of the second: its peaks are twice as many deviations high."""
+    rng = np.random.default_rng(0)
+    n, p = 400, 50
+    own = {task: rng.normal(size=(n, 2)) + 2.0 for task in TASKS}
+    mean = rng.normal(size=(n, p, 2))
+    targets = rng.integers(0, p, n)
+    mean[np.arange(n), targets] = own["quotation"]
+    zeros = np.zeros((n, p, 2))
+    views = Views(mean, zeros, own, dict.fromkeys(TASKS, zeros[:, 0]), targets, np.ones((n, 2)))
+    unit = np.array([1.0, 2.0])
+    skewed = dataclasses.replace(
+        views,
+        mean=mean * unit,
+        own_mean={task: values * unit for task, values in own.items()},
+        lexical=True,
+    )
+    plain = learn(dataclasses.replace(views, lexical=True), ["a", "bm25"], {})
+    other = learn(skewed, ["a", "bm25"], {})
+    odds = [float(np.diff(c.log_prior)[0]) for c in (plain, other)]
+    assert odds[0] - odds[1] == pytest.approx(np.log(2), abs=1e-6)
+    # So the fused ranking is the same.
+    assert other.report["ensemble_mrr"] == pytest.approx(plain.report["ensemble_mrr"], abs=0.02)
 
 
 def test_calibration_says_whether_words_pay(ensemble, located, tmp_path):

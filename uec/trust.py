@@ -10,9 +10,12 @@ alone will do: quotation prefers an encoder that matches the wording of a langua
 read, cloze one that knows topics but not what was said. R is the correlation of the members'
 similarities over the corpus. Solving with it keeps two members that say the same from being
 counted twice, as in Fisher's discriminant; the identity, of the size of R's own diagonal, stands
-for what each member has to itself. A lexical member finds every quotation by its wording, which
-says nothing of how it finds answers: it gets the odds of the best encoder in their place, and gains
-are measured by the cloze alone.
+for what each member has to itself.
+
+A lexical member finds quotations by their wording, and the rest of a text by the words it repeats,
+which flatters it: in neither task does it get better odds than the best encoder, and gains are
+measured by the cloze alone. Its scores over a corpus are skewed, so that a standard deviation is a
+small unit for them: its weight is divided by how much higher its mean peak is than the encoders'.
 
 Evidence for a member and a query (`uec.weighing`) is how many deviations its peak is above the mean
 peak of all spans in both tasks. It joins the log prior as it is: spans are text of the corpus and
@@ -31,7 +34,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from scipy.stats import rankdata, ttest_1samp
 
 from uec.abstention import Abstention
@@ -157,6 +160,9 @@ def learn(
         trust = log_trust({task: own[part] for task, own in ranks.items()}, views.lexical, labelled)
         prior = np.full(len(names), -np.inf)
         prior[:n_members] = log_prior(trust[:n_members], correlation[:n_members, :n_members])
+        if views.lexical:
+            prior[-1] -= np.log(scale.mean[-1] / scale.mean[:-1].mean())
+            prior -= logsumexp(prior)
         return prior
 
     def together(
@@ -243,14 +249,15 @@ def log_trust(
     """
     odds = {task: log_odds(own) for task, own in ranks.items()}
     if lexical:
-        odds["quotation"][-1] = odds["quotation"][:-1].max()
+        for own in odds.values():
+            own[-1] = min(own[-1], own[:-1].max())
     trust: np.ndarray = np.sum(list(odds.values()), axis=0)
     if labelled is None:
         return trust
     # A real query stands for both tasks.
-    own = len(TASKS) * log_odds(labelled)
+    judged = len(TASKS) * log_odds(labelled)
     total = SPANS_WORTH + len(labelled)
-    return np.asarray((SPANS_WORTH * trust + len(labelled) * own) / total)
+    return np.asarray((SPANS_WORTH * trust + len(labelled) * judged) / total)
 
 
 def log_prior(
