@@ -12,6 +12,7 @@ The modules in reading order:
     retriever               text to ranked hits, on one screen
     selfretrieval, trust    pieces of the corpus as queries; how far each member can be trusted
     calibrating, relevance  an index to its calibration; scores to probabilities
+    symmetric               one fused vector a text, where there is no query side
     client                  the same over gRPC
 
 Importing this package loads no torch; names below are resolved on first use.
