@@ -30,8 +30,16 @@ from uec.readers import read_beir
 HUB = "hub"
 """Where the data of a task is read if no folder is given."""
 
-MEASURES = {"nDCG@10": "ndcg_at_10", "Recall@100": "recall_at_100", "MRR@10": "mrr_at_10"}
-"""Of retrieval tasks, beside the main score: name here to name in MTEB."""
+MEASURES = {
+    "nDCG@10": "ndcg_at_10",
+    "Recall@100": "recall_at_100",
+    "MRR@10": "mrr_at_10",
+    "Spearman": "spearman",
+    "accuracy": "accuracy",
+    "F1": "f1",
+}
+"""Beside the main score, where a task has them: name here to name in MTEB. Spearman's correlation
+is that of the model's own similarity."""
 
 CHUNK = 1 << 20
 
@@ -149,7 +157,7 @@ def evaluate(
         predictions: folder where MTEB leaves the answers themselves.
 
     Returns:
-        ``SUBSET/SPLIT`` to "main" and, for retrieval, `MEASURES`.
+        ``SUBSET/SPLIT`` to "main" and those of `MEASURES` that the task has.
 
     Raises:
         InputError: a main score is not a number.

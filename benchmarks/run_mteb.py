@@ -60,14 +60,16 @@ def local_folders(given: tuple[str, ...], tasks: list[str]) -> dict[str, Path]:
     return folders
 
 
-def get_task(name: str, subsets: list[str] | None = None) -> AbsTask:
+def get_task(
+    name: str, subsets: list[str] | None = None, splits: list[str] | None = None
+) -> AbsTask:
     """A task of MTEB by name.
 
     Raises:
         InputError: MTEB knows no such task or subset.
     """
     try:
-        return mteb.get_task(name, hf_subsets=subsets)
+        return mteb.get_task(name, hf_subsets=subsets, eval_splits=splits)
     except (KeyError, ValueError) as error:
         raise InputError(f"{name}: {error}") from error
 

@@ -22,7 +22,7 @@ import mteb
 from mteb.models import EncoderProtocol, ModelMeta, SearchProtocol
 from mteb.similarity_functions import dot_score, pairwise_dot_score
 
-from benchmarks import measures, mteblocal, run_miracl, run_mteb
+from benchmarks import measures, mteblocal, run_miracl, run_mteb, run_sts, sentencesets
 from uec import SearchOptions
 from uec.calibration import Calibration
 from uec.ensemble import Ensemble
@@ -354,6 +354,107 @@ def test_run_mteb_on_three_kinds_of_task(ensemble_dir, beir, texts, tmp_path):
     assert {n: r["systems"] for n, r in again["tasks"].items()} == {
         n: r["systems"] for n, r in content["tasks"].items()
     }
+
+
+def test_spearman_and_bootstrap_tell_a_difference_from_none():
+    rng = np.random.default_rng(0)
+    gold = rng.integers(0, 6, 300).astype(float)
+    good, bad = gold + rng.normal(size=300), gold + 3 * rng.normal(size=300)
+    both = run_sts.spearman(np.stack([gold, gold]), np.stack([good, bad]))
+    assert both == pytest.approx([spearmanr(gold, good)[0], spearmanr(gold, bad)[0]])
+    drawn = run_sts.bootstrap(gold, good, bad)
+    assert drawn.mean() == pytest.approx(both[0] - both[1], abs=0.02)
+    assert run_sts.p_value(drawn) == pytest.approx(2 / 2001)
+    assert run_sts.p_value(-drawn) == run_sts.p_value(drawn)
+    assert run_sts.p_value(run_sts.bootstrap(gold, good, good)) == 1.0
+    equal = gold + rng.normal(size=300)
+    assert run_sts.p_value(run_sts.bootstrap(gold, good, equal)) > 0.01
+
+
+def test_vector_baselines_by_hand(ensemble, texts):
+    """Two members of 32 numbers: the uniform average, and the paper's mean, variance and score."""
+    two = replace(ensemble, members=ensemble.members[:2])
+    settings = {"task_metadata": run_mteb.get_task("STSBenchmark").metadata}
+    batch = [{"text": texts[:3]}]
+    a, b = two.encode(texts[:3], "query")
+    average = run_sts.Vectors(two, paper=False).encode(batch, **settings)
+    summed = a.mean[0] + b.mean[0]
+    assert average[0] == pytest.approx(summed / np.linalg.norm(summed), abs=1e-6)
+    paper = run_sts.Vectors(two, paper=True)
+    vectors = paper.encode(batch, **settings)
+    parts = []
+    for n in range(3):
+        shares = np.exp([-a.calibrated["diag"][n], -b.calibrated["diag"][n]])
+        w, v = shares / shares.sum()
+        mean = w * a.mean[n] + v * b.mean[n]
+        variances = [
+            member.posteriors["diag"].variance(e.encoding)[n]
+            for member, e in zip(two.members, (a, b), strict=True)
+        ]
+        length = np.linalg.norm(mean)
+        parts.append((mean / length, (w**2 * variances[0] + v**2 * variances[1]) / length**2))
+        assert vectors[n] == pytest.approx(np.concatenate(parts[n]), abs=1e-6)
+    (m1, v1), (m2, v2) = parts[:2]
+    variance = sum(m1[i] ** 2 * v2[i] + v1[i] * m2[i] ** 2 + v1[i] * v2[i] for i in range(len(m1)))
+    score = m1 @ m2 / np.sqrt(1 + np.pi / 8 * variance)
+    assert paper.similarity_pairwise(vectors[:1], vectors[1:2])[0] == pytest.approx(score)
+    assert paper.similarity(vectors, vectors)[0, 1] == pytest.approx(score)
+    classified = {"task_metadata": sentencesets.ArticleClassification.metadata}
+    means = paper.encode(batch, **classified)
+    assert means == pytest.approx(vectors[:, :32])
+
+
+def test_run_sts_on_small_sets(ensemble, texts, tmp_path):
+    left, right, gold = sts_folder(tmp_path / "aside", texts)
+    lines = [f"{g}\t{a}\t{b}" for g, a, b in zip(gold, left, right, strict=True)]
+    for name in ("stsb-en-test", "stsb-de-test"):
+        path = tmp_path / "data" / "sts" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("score\tsentence1\tsentence2\n" + "\n".join(lines) + "\n")
+    # Three articles of five paragraphs; a question repeats words of its article.
+    folder = tmp_path / "data" / "xquadr-en"
+    corpus = [
+        {"_id": f"s{p}", "text": f"{texts[p // 5]} {p}", "paragraph": f"p{p:03d}"}
+        for p in range(15)
+    ]
+    queries = [
+        {"_id": f"q{p}x{i}", "text": " ".join(texts[p // 5].split()[i : i + 9])}
+        for p in range(15)
+        for i in range(3)
+    ]
+    write_lines(folder / "corpus.jsonl", corpus)
+    write_lines(folder / "queries.jsonl", queries)
+    (folder / "qrels").mkdir()
+    qrels = "".join(f"{q['_id']}\ts{q['_id'][1:].partition('x')[0]}\t1\n" for q in queries)
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    two = replace(ensemble, members=ensemble.members[:2], calibration=Calibration.uniform(2))
+    two.save(tmp_path / "two")
+    content = invoke(
+        run_sts.main,
+        *("--data", tmp_path / "data", "--ensemble", tmp_path / "two", "--seeds", "0"),
+        *("--sets", "stsb-en-test,stsb-de-test,articles-en", "--out", tmp_path / "out.json"),
+    )
+    assert content["n"] == {"stsb-en-test": 60, "stsb-de-test": 60, "articles-en": 18}
+    table = content["sets"]["stsb-en-test"]
+    assert set(table) == {
+        *("a", "b", "uniform-average", "paper", "traces, diagonal", "equal weights", "uec")
+    }
+    a, b = (ensemble.members[0].encoder.encode(side, "query").mean for side in (left, right))
+    assert table["a"]["Spearman"] == pytest.approx(spearmanr(gold, (a * b).sum(1))[0], abs=1e-4)
+    # The same pairs: the same figures, though MTEB's class is another.
+    assert content["sets"]["stsb-de-test"] == table
+    classified = content["sets"]["articles-en"]["uec"]
+    assert classified["accuracy"] > 0.9 and classified["F1"] > 0.9
+    against = content["uec against"]["by set"]["stsb-en-test"]
+    best = max(table["a"]["Spearman"], table["b"]["Spearman"])
+    assert against["difference"] == pytest.approx(table["uec"]["Spearman"] - best)
+    low, high = against["95 %"]
+    assert low < against["difference"] < high
+    with pytest.raises(InputError, match="no set 'sts99'; there are stsb-en-test"):
+        sentencesets.load(tmp_path / "data", "sts99", tmp_path / "x")
+    path.write_text("score\tsentence1\tsentence2\nhigh\ta\tb\n")
+    with pytest.raises(InputError, match=r"stsb-de-test.tsv:2: expected score, sentence1"):
+        list(sentencesets.read_sts(path))
 
 
 def test_run_mteb_refuses_what_it_cannot_run(ensemble, tmp_path):

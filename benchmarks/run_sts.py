@@ -1,0 +1,256 @@
+"""Similarity of sentences, and a classification: members, vector averages, the paper's form, UEC.
+
+    python -m benchmarks.run_sts --data DIR --ensemble DIR --out FILE.json
+
+Everything goes through MTEB's task classes; the sets are those of `benchmarks.sentencesets`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from mteb.abstasks import AbsTask
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.similarity_functions import dot_score, pairwise_dot_score
+from scipy.stats import rankdata
+
+from benchmarks import mteblocal
+from benchmarks.measures import paired_p_value
+from benchmarks.remembering import remembering
+from benchmarks.sentencesets import ARTICLES, load
+from uec.calibration import Calibration
+from uec.ensemble import Ensemble
+from uec.gaussian import Gaussian
+from uec.integrations.mteb import UECEncoder
+from uec.similarity import moments, probit
+from uec.symmetric import unit
+from uec.weights import member_weights
+
+DEFAULT_SETS = (
+    "stsb-en-test,sick-test,stsb-de-test,stsb-ru-test,stsb-zh-test,"
+    "articles-en,articles-de,articles-zh"
+)
+
+N_DRAWS = 2000
+"""Bootstrap samples: the least p value is one thousandth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A baseline as MTEB's encoder: the members' vectors summed, which must be of one dimension.
+
+    With `paper` it is the published form: each text's members are weighed by
+    ``softmax(-trace / T)`` with T = 1 and the diagonal posterior, variances are carried along
+    (``sum_k w_k^2 V_k``), both are divided by the length of the mean, and pairs are scored by
+    the probit-moderated inner product with beta = 1. Classifiers read the mean.
+
+    Attributes:
+        ensemble: the members; unit vectors are summed.
+        paper: the published form rather than equal weights.
+    """
+
+    ensemble: Ensemble
+    paper: bool
+
+    def encode(self, inputs: Any, *, task_metadata: TaskMetadata, **_: Any) -> np.ndarray:
+        """(n, d) vectors, or (n, 2 d) with the variances behind where they will be compared."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        encodings = self.ensemble.encode(texts, "query", kinds=["diag"])
+        k = len(encodings)
+        if not self.paper:
+            return unit(np.sum([unit(e.mean) for e in encodings], axis=0))
+        traces = np.stack([e.calibrated["diag"] for e in encodings], axis=1)
+        weights = member_weights(traces, np.zeros(k), 1.0).T[:, :, None]
+        mean = np.sum([w * e.mean for w, e in zip(weights, encodings, strict=True)], axis=0)
+        variances = [
+            m.posteriors["diag"].variance(e.encoding)
+            for m, e in zip(self.ensemble.members, encodings, strict=True)
+        ]
+        variance = np.sum([w**2 * v for w, v in zip(weights, variances, strict=True)], axis=0)
+        length = np.linalg.norm(mean, axis=1, keepdims=True)
+        if task_metadata.type == "Classification":
+            return mean / length
+        return np.concatenate([mean / length, variance / length**2], axis=1)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """(n, m) inner products of all pairs; moderated for the paper's form."""
+        if not self.paper:
+            return dot_score(embeddings1, embeddings2)
+        one, two = (Gaussian(*np.split(e, 2, axis=1)) for e in (embeddings1, embeddings2))
+        return probit(*moments(one, two), 1.0)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """(n,) the same of corresponding texts."""
+        if not self.paper:
+            return pairwise_dot_score(embeddings1, embeddings2)
+        (m1, v1), (m2, v2) = (np.split(e, 2, axis=1) for e in (embeddings1, embeddings2))
+        variance = (m1**2 * v2 + v1 * (m2**2 + v2)).sum(axis=1)
+        return probit((m1 * m2).sum(axis=1), variance, 1.0)
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """Name and revision; results of baselines are not kept."""
+        return UECEncoder(self.ensemble, name="paper" if self.paper else "average").mteb_model_meta
+
+
+def systems(ensemble: Ensemble, seeds: Sequence[int]) -> dict[str, Any]:
+    """Name to MTEB's encoder."""
+    own: dict[str, Any] = {
+        name: UECEncoder(mteblocal.alone(ensemble, name), calibrated=False)
+        for name in ensemble.names
+    }
+    by_traces = replace(Calibration.uniform(len(ensemble.names)), temperature=1.0)
+    if len(set(ensemble.dimensions)) == 1:
+        own["uniform-average"] = Vectors(ensemble, paper=False)
+        own["paper"] = Vectors(ensemble, paper=True)
+    own |= {
+        "traces, diagonal": UECEncoder(
+            replace(ensemble, calibration=by_traces), calibrated=False, posterior="diag"
+        ),
+        "equal weights": UECEncoder(ensemble, calibrated=False),
+    }
+    for seed in seeds:
+        name = "uec" if seed == seeds[0] else f"uec, seed {seed}"
+        own[name] = UECEncoder(ensemble, seed=seed)
+    return own
+
+
+def answers(folder: Path, task: AbsTask, gold: np.ndarray) -> np.ndarray:
+    """What a system said of each item: similarities (n,), or the share of draws that were right."""
+    content = json.loads((folder / task.prediction_file_name).read_text(encoding="utf-8"))
+    [subset] = task.hf_subsets
+    said = content[subset]["test"]
+    if task.metadata.type == "Classification":
+        return np.mean(np.array(said) == gold, axis=0)
+    return np.array(said["similarity_scores"])
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Spearman's correlation along the last axis."""
+    ranks = [rankdata(values, axis=-1) for values in (a, b)]
+    ranks = [r - r.mean(axis=-1, keepdims=True) for r in ranks]
+    norms = [np.sqrt((r**2).sum(axis=-1)) for r in ranks]
+    return np.asarray((ranks[0] * ranks[1]).sum(axis=-1) / (norms[0] * norms[1]))
+
+
+def bootstrap(gold: np.ndarray, ours: np.ndarray, other: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Differences of Spearman's correlation over resampled pairs, (`N_DRAWS`,).
+
+    Equal seeds and numbers of pairs give equal samples: translations of one set vary together.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(N_DRAWS // 100):
+        rows = rng.integers(0, len(gold), (100, len(gold)))
+        drawn.append(spearman(gold[rows], ours[rows]) - spearman(gold[rows], other[rows]))
+    return np.concatenate(drawn)
+
+
+def p_value(drawn: np.ndarray) -> float:
+    """Two-sided: twice the share of bootstrap differences on the rarer side of zero."""
+    rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    return float(min(1.0, 2 * (rarer + 1) / (len(drawn) + 1)))
+
+
+def compare(
+    golds: Mapping[str, np.ndarray],
+    said: Mapping[str, Mapping[str, np.ndarray]],
+    tables: Mapping[str, Mapping[str, Mapping[str, float]]],
+    members: Sequence[str],
+) -> dict[str, Any]:
+    """UEC against each set's best member, and on average over the similarity sets against all."""
+    by_set = {}
+    for name, table in tables.items():
+        measure = "accuracy" if name.startswith(ARTICLES) else "Spearman"
+        best = max(members, key=lambda member: table[member][measure])
+        ours, other = said[name]["uec"], said[name][best]
+        row: dict[str, Any] = {
+            "best member": best,
+            "difference": table["uec"][measure] - table[best][measure],
+            "n": len(golds[name]),
+        }
+        if measure == "accuracy":
+            row["p_value"] = paired_p_value(ours - other)
+        else:
+            drawn = bootstrap(golds[name], ours, other)
+            row["p_value"] = p_value(drawn)
+            row["95 %"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+        by_set[name] = row
+    return {
+        "by set": by_set,
+        "average of the similarity sets": _average(golds, said, tables, by_set),
+    }
+
+
+def _average(
+    golds: Mapping[str, np.ndarray],
+    said: Mapping[str, Mapping[str, np.ndarray]],
+    tables: Mapping[str, Mapping[str, Mapping[str, float]]],
+    by_set: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    sets = [name for name in tables if not name.startswith(ARTICLES)]
+    if not sets:
+        return {}
+    others: dict[str, dict[str, str]] = {
+        system: dict.fromkeys(sets, system) for system in tables[sets[0]] if system != "uec"
+    }
+    others["best member of each set"] = {name: by_set[name]["best member"] for name in sets}
+    averages = {}
+    for label, which in others.items():
+        drawn = np.mean(
+            [bootstrap(golds[s], said[s]["uec"], said[s][which[s]]) for s in sets], axis=0
+        )
+        differences = [tables[s]["uec"]["Spearman"] - tables[s][which[s]]["Spearman"] for s in sets]
+        averages[label] = {"difference": float(np.mean(differences)), "p_value": p_value(drawn)}
+    return averages
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--ensemble", "path", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--sets", default=DEFAULT_SETS, show_default=True)
+@click.option("--seeds", default="0,1,2", show_default=True, help="Of the calibration.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(data: Path, path: Path, sets: str, seeds: str, cache: Path | None, out: Path) -> None:
+    """Write FILE.json with every system's figures on every set and the tests."""
+    ensemble = remembering(Ensemble.load(path), cache)
+    golds, said, tables, learnt = {}, {}, {}, {}
+    for name in sets.split(","):
+        with tempfile.TemporaryDirectory() as aside:
+            task, golds[name] = load(data, name, Path(aside) / "data")
+            table, own = {}, {}
+            for number, (system, model) in enumerate(
+                systems(ensemble, [int(seed) for seed in seeds.split(",")]).items()
+            ):
+                folder = Path(aside) / str(number)
+                [figures] = mteblocal.evaluate(model, task, None, folder).values()
+                table[system] = {m: figures[m] for m in mteblocal.MEASURES if m in figures}
+                own[system] = answers(folder, task, golds[name])
+                if getattr(model, "calibrations", None):
+                    [learnt.setdefault(name, {})[system]] = model.calibrations.values()
+            tables[name], said[name] = table, own
+        shown = {system: next(iter(row.values())) for system, row in table.items()}
+        click.echo(f"{name}: {shown}", err=True)
+    content = {
+        "sets": tables,
+        "n": {name: len(gold) for name, gold in golds.items()},
+        "uec against": compare(golds, said, tables, ensemble.names),
+        "learnt": learnt,
+        "members": {m.name: m.spec.model for m in ensemble.members},
+        "mteb": version("mteb"),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
