@@ -39,6 +39,9 @@ DEFAULT_SETS = (
     "articles-en,articles-de,articles-zh"
 )
 
+SAME = 1e-4
+"""From MTEB's correlation to that of the answers in the file's order: a shuffled set would show."""
+
 N_DRAWS = 2000
 """Bootstrap samples: the least p value is one thousandth."""
 
@@ -235,6 +238,10 @@ def main(data: Path, path: Path, sets: str, seeds: str, cache: Path | None, out:
                 [figures] = mteblocal.evaluate(model, task, None, folder).values()
                 table[system] = {m: figures[m] for m in mteblocal.MEASURES if m in figures}
                 own[system] = answers(folder, task, golds[name])
+                if "Spearman" in table[system]:
+                    expected = table[system]["Spearman"]
+                    got = float(spearman(golds[name], own[system]))
+                    assert abs(got - expected) < SAME, (name, system, got, expected)
                 if getattr(model, "calibrations", None):
                     [learnt.setdefault(name, {})[system]] = model.calibrations.values()
             tables[name], said[name] = table, own

@@ -129,12 +129,17 @@ def load(data: Path, name: str, aside: Path) -> tuple[AbsTask, np.ndarray]:
     task_name, subset = STS[name]
     rows = list(read_sts(data / "sts" / f"{name}.tsv"))
     scores = np.array([row["score"] for row in rows])
-    if subset is None:
-        _write_lines(aside / "test.jsonl", rows)
-        return mteblocal.localised(get_task(task_name), aside), scores
-    renamed = [{**row, "similarity_score": row["score"]} for row in rows]
-    for row in renamed:
-        del row["score"]
-    mteblocal.write_dataset(aside, "test", {subset: renamed})
-    task = get_task(task_name, [subset], ["test"])
+    if subset is not None:
+        # As the dataset of this task has it.
+        rows = [
+            {
+                "sentence1": row["sentence1"],
+                "sentence2": row["sentence2"],
+                "similarity_score": row["score"],
+                "lang": subset,
+            }
+            for row in rows
+        ]
+    _write_lines(aside / "test.jsonl", rows)
+    task = get_task(task_name, [subset] if subset else None, ["test"])
     return mteblocal.localised(task, aside), scores
