@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import subprocess
@@ -240,6 +241,18 @@ def test_an_answer_that_mteb_would_swallow_is_an_error(ensemble, texts, monkeypa
     with pytest.raises(InputError, match="precision 'int8' is not offered"):
         settings = {**SETTINGS, "encode_kwargs": {"precision": "int8"}}
         model.search(question, task_metadata=TASK, top_k=5, **settings)
+
+
+def test_a_temporary_index_leaves_nothing_behind(ensemble, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    model = UECSearch(ensemble, calibrated=False)
+    rows = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts[:9])]
+    for subset in ("de", "sw"):
+        model.index(rows, task_metadata=TASK, **{**SETTINGS, "hf_subset": subset})
+    assert len(list(tmp_path.glob("uec-mteb-*/*/data-*"))) == 1
+    del model
+    gc.collect()
+    assert not list(tmp_path.glob("uec-mteb-*"))
 
 
 def test_reranking_orders_the_given_documents_and_instructions_follow_the_query(ensemble, texts):

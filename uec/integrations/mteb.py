@@ -4,6 +4,10 @@
 `search` is `uec.retriever.Retriever.search`. `UECEncoder` gives the unit vectors of
 `uec.symmetric`, whose cosine is the members' fused similarity.
 
+    >>> import mteb                                                    # doctest: +SKIP
+    >>> model = UECSearch(uec.Ensemble.load("my-ensemble"))            # doctest: +SKIP
+    >>> mteb.evaluate(model, mteb.get_task("SciFact"))                 # doctest: +SKIP
+
 Both put the ensemble's content into `mteb_model_meta.revision`: MTEB's result cache goes by name
 and revision, and would hand one ensemble's figures to another.
 """
@@ -115,7 +119,8 @@ class UECSearch:
         self._options = options
         self._calibrated = calibrated
         self._seed = seed
-        self._folder = _kept_or_temporary(self, folder)
+        self._kept = folder is not None
+        self._folder = folder or _temporary(self)
         self._indexed: tuple[str, Retriever] | None = None
         settings = dataclasses.asdict(options) | {"calibrated": calibrated, "seed": seed}
         for of_the_answer_only in ("top_k", "explain"):
@@ -147,7 +152,9 @@ class UECSearch:
             EmbeddingError: a member gave a vector that cannot be indexed; names the document.
         """
         key = _key(task_metadata, hf_subset, hf_split)
-        path = self._folder / key.replace("/", "--")
+        # Let go of the last index first: the build may then remove it.
+        self._indexed = None
+        path = self._folder / (key.replace("/", "--") if self._kept else "index")
         artefact = build_index(
             self._ensemble, _documents(corpus, key), path, batch_size=_batch_size(encode_kwargs)
         )
@@ -303,9 +310,7 @@ class UECEncoder:
         return fitted
 
 
-def _kept_or_temporary(owner: UECSearch, folder: Path | None) -> Path:
-    if folder is not None:
-        return folder
+def _temporary(owner: UECSearch) -> Path:
     made = Path(tempfile.mkdtemp(prefix="uec-mteb-"))
     weakref.finalize(owner, shutil.rmtree, made, ignore_errors=True)
     return made
