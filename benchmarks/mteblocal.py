@@ -34,12 +34,14 @@ MEASURES = {
     "nDCG@10": "ndcg_at_10",
     "Recall@100": "recall_at_100",
     "MRR@10": "mrr_at_10",
+    "nAUC@10": "nauc_ndcg_at_10_max",
     "Spearman": "spearman",
     "accuracy": "accuracy",
     "F1": "f1",
 }
-"""Beside the main score, where a task has them: name here to name in MTEB. Spearman's correlation
-is that of the model's own similarity."""
+"""Beside the main score, where a task has them: name here to name in MTEB. nAUC@10 is of nDCG@10 by
+the score of the best hit, standardised by this package for each query, so a member's is not that of
+its cosines. Spearman's correlation is that of the model's own similarity."""
 
 CHUNK = 1 << 20
 
@@ -178,13 +180,14 @@ def evaluate(
     for split, rows in result.scores.items():
         for row in rows:
             key = f"{row['hf_subset']}/{split}"
-            own = {"main": float(row["main_score"])}
-            own |= {name: float(row[at]) for name, at in MEASURES.items() if at in row}
-            # As MTEB writes them: kept results read as fresh ones do.
-            own = {name: round(value, 5) for name, value in own.items()}
-            if not all(math.isfinite(value) for value in own.values()):
-                raise InputError(f"{task.metadata.name}/{key}: a score is not a number: {own}")
-            figures[key] = own
+            main = float(row["main_score"])
+            if not math.isfinite(main):
+                raise InputError(f"{task.metadata.name}/{key}: the main score is {main}")
+            own = {name: float(row[at]) for name, at in MEASURES.items() if at in row}
+            # nAUC is not defined where all queries do equally well. Rounded as MTEB writes figures:
+            # kept results read as fresh ones do.
+            own = {name: round(value, 5) for name, value in own.items() if math.isfinite(value)}
+            figures[key] = {"main": round(main, 5), **own}
     return figures
 
 
@@ -205,6 +208,7 @@ def prompts(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def mean(figures: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Mean over subsets and splits, each counting once."""
+    """Mean of what all subsets and splits have, each counting once."""
     rows = list(figures.values())
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    shared = [name for name in rows[0] if all(name in row for row in rows)]
+    return {name: float(np.mean([row[name] for row in rows])) for name in shared}

@@ -22,7 +22,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.similarity_functions import dot_score, pairwise_dot_score
 from scipy.stats import rankdata
 
-from benchmarks import mteblocal
+from benchmarks import mteblocal, report
 from benchmarks.measures import paired_p_value
 from benchmarks.remembering import remembering
 from benchmarks.sentencesets import ARTICLES, load
@@ -157,6 +157,12 @@ def bootstrap(gold: np.ndarray, ours: np.ndarray, other: np.ndarray, seed: int =
     return np.concatenate(drawn)
 
 
+def bootstrap_mean(differences: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Mean difference over resampled items, (`N_DRAWS`,)."""
+    rows = np.random.default_rng(seed).integers(0, len(differences), (N_DRAWS, len(differences)))
+    return np.asarray(differences[rows].mean(axis=1))
+
+
 def p_value(drawn: np.ndarray) -> float:
     """Two-sided: twice the share of bootstrap differences on the rarer side of zero."""
     rarer = min((drawn <= 0).sum(), (drawn >= 0).sum())
@@ -182,10 +188,11 @@ def compare(
         }
         if measure == "accuracy":
             row["p_value"] = paired_p_value(ours - other)
+            drawn = bootstrap_mean(ours - other)
         else:
             drawn = bootstrap(golds[name], ours, other)
             row["p_value"] = p_value(drawn)
-            row["95 %"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+        row["95 %"] = np.quantile(drawn, [0.025, 0.975]).tolist()
         by_set[name] = row
     return {
         "by set": by_set,
@@ -216,6 +223,39 @@ def _average(
     return averages
 
 
+def markdown(content: Mapping[str, Any]) -> str:
+    """Tables of the figures, of UEC against each set's best member and against the others."""
+    sets = content["sets"]
+    systems = list(next(iter(sets.values())))
+    figures = [
+        [system, *(next(iter(sets[name][system].values())) for name in sets)] for system in systems
+    ]
+    against = [
+        [
+            name,
+            row["n"],
+            row["best member"],
+            f"{row['difference']:+.4f}",
+            " to ".join(f"{bound:+.4f}" for bound in row["95 %"]),
+            f"{row['p_value']:.3f}",
+        ]
+        for name, row in content["uec against"]["by set"].items()
+    ]
+    average = [
+        [name, f"{row['difference']:+.4f}", f"{row['p_value']:.3f}"]
+        for name, row in content["uec against"]["average of the similarity sets"].items()
+    ]
+    parts = [report.table(["", *sets], figures)]
+    parts.append(
+        report.table(["set", "n", "best member", "UEC less best member", "95 %", "p"], against)
+    )
+    if average:
+        parts.append(
+            report.table(["average of similarity sets, UEC less …", "difference", "p"], average)
+        )
+    return "\n\n".join(parts)
+
+
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--ensemble", "path", type=click.Path(path_type=Path, exists=True), required=True)
@@ -224,7 +264,7 @@ def _average(
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(data: Path, path: Path, sets: str, seeds: str, cache: Path | None, out: Path) -> None:
-    """Write FILE.json with every system's figures on every set and the tests."""
+    """Write FILE.json with every system's figures on every set and the tests; print tables."""
     ensemble = remembering(Ensemble.load(path), cache)
     golds, said, tables, learnt = {}, {}, {}, {}
     for name in sets.split(","):
@@ -257,6 +297,7 @@ def main(data: Path, path: Path, sets: str, seeds: str, cache: Path | None, out:
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    click.echo(markdown(content))
 
 
 if __name__ == "__main__":
