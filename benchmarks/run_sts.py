@@ -42,8 +42,8 @@ DEFAULT_SETS = (
 SAME = 1e-4
 """From MTEB's correlation to that of the answers in the file's order: a shuffled set would show."""
 
-N_DRAWS = 2000
-"""Bootstrap samples: the least p value is one thousandth."""
+N_DRAWS, AT_ONCE = 2000, 100
+"""Bootstrap samples, the least p value being one thousandth, and how many are held at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +144,22 @@ def spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray((ranks[0] * ranks[1]).sum(axis=-1) / (norms[0] * norms[1]))
 
 
-def bootstrap(gold: np.ndarray, ours: np.ndarray, other: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Differences of Spearman's correlation over resampled pairs, (`N_DRAWS`,).
+def bootstrap(
+    gold: np.ndarray, said: Mapping[str, np.ndarray], seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Spearman's correlation of each system over resampled pairs, (`N_DRAWS`,).
 
-    Equal seeds and numbers of pairs give equal samples: translations of one set vary together.
+    All systems see the same samples. Equal seeds and numbers of pairs give equal samples:
+    translations of one set vary together.
     """
     rng = np.random.default_rng(seed)
-    drawn = []
-    for _ in range(N_DRAWS // 100):
-        rows = rng.integers(0, len(gold), (100, len(gold)))
-        drawn.append(spearman(gold[rows], ours[rows]) - spearman(gold[rows], other[rows]))
-    return np.concatenate(drawn)
+    drawn: dict[str, list[np.ndarray]] = {name: [] for name in said}
+    for _ in range(N_DRAWS // AT_ONCE):
+        rows = rng.integers(0, len(gold), (AT_ONCE, len(gold)))
+        scores = gold[rows]
+        for name, own in said.items():
+            drawn[name].append(spearman(scores, own[rows]))
+    return {name: np.concatenate(parts) for name, parts in drawn.items()}
 
 
 def bootstrap_mean(differences: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -176,51 +181,40 @@ def compare(
     members: Sequence[str],
 ) -> dict[str, Any]:
     """UEC against each set's best member, and on average over the similarity sets against all."""
-    by_set = {}
-    for name, table in tables.items():
-        measure = "accuracy" if name.startswith(ARTICLES) else "Spearman"
-        best = max(members, key=lambda member: table[member][measure])
-        ours, other = said[name]["uec"], said[name][best]
-        row: dict[str, Any] = {
-            "best member": best,
-            "difference": table["uec"][measure] - table[best][measure],
-            "n": len(golds[name]),
-        }
-        if measure == "accuracy":
-            row["p_value"] = paired_p_value(ours - other)
-            drawn = bootstrap_mean(ours - other)
+    by_set: dict[str, dict[str, Any]] = {}
+    against: dict[str, list[tuple[float, np.ndarray]]] = {}
+    for name, rows in tables.items():
+        similarity = not name.startswith(ARTICLES)
+        measure = "Spearman" if similarity else "accuracy"
+        best = max(members, key=lambda member: rows[member][measure])
+        gains = {other: rows["uec"][measure] - rows[other][measure] for other in rows}
+        if similarity:
+            correlations = bootstrap(golds[name], said[name])
+            drawn = {other: correlations["uec"] - own for other, own in correlations.items()}
+            for other in rows:
+                against.setdefault(other, []).append((gains[other], drawn[other]))
+            against.setdefault("best member of each set", []).append((gains[best], drawn[best]))
+            p = p_value(drawn[best])
         else:
-            drawn = bootstrap(golds[name], ours, other)
-            row["p_value"] = p_value(drawn)
-        row["95 %"] = np.quantile(drawn, [0.025, 0.975]).tolist()
-        by_set[name] = row
-    return {
-        "by set": by_set,
-        "average of the similarity sets": _average(golds, said, tables, by_set),
+            differences = said[name]["uec"] - said[name][best]
+            drawn = {best: bootstrap_mean(differences)}
+            p = paired_p_value(differences)
+        by_set[name] = {
+            "best member": best,
+            "difference": gains[best],
+            "n": len(golds[name]),
+            "p_value": p,
+            "95 %": np.quantile(drawn[best], [0.025, 0.975]).tolist(),
+        }
+    against.pop("uec", None)
+    average = {
+        other: {
+            "difference": float(np.mean([gain for gain, _ in parts])),
+            "p_value": p_value(np.mean([draws for _, draws in parts], axis=0)),
+        }
+        for other, parts in against.items()
     }
-
-
-def _average(
-    golds: Mapping[str, np.ndarray],
-    said: Mapping[str, Mapping[str, np.ndarray]],
-    tables: Mapping[str, Mapping[str, Mapping[str, float]]],
-    by_set: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
-    sets = [name for name in tables if not name.startswith(ARTICLES)]
-    if not sets:
-        return {}
-    others: dict[str, dict[str, str]] = {
-        system: dict.fromkeys(sets, system) for system in tables[sets[0]] if system != "uec"
-    }
-    others["best member of each set"] = {name: by_set[name]["best member"] for name in sets}
-    averages = {}
-    for label, which in others.items():
-        drawn = np.mean(
-            [bootstrap(golds[s], said[s]["uec"], said[s][which[s]]) for s in sets], axis=0
-        )
-        differences = [tables[s]["uec"]["Spearman"] - tables[s][which[s]]["Spearman"] for s in sets]
-        averages[label] = {"difference": float(np.mean(differences)), "p_value": p_value(drawn)}
-    return averages
+    return {"by set": by_set, "average of the similarity sets": average}
 
 
 def markdown(content: Mapping[str, Any]) -> str:

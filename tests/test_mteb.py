@@ -377,13 +377,14 @@ def test_spearman_and_bootstrap_tell_a_difference_from_none():
     good, bad = gold + rng.normal(size=300), gold + 3 * rng.normal(size=300)
     both = run_sts.spearman(np.stack([gold, gold]), np.stack([good, bad]))
     assert both == pytest.approx([spearmanr(gold, good)[0], spearmanr(gold, bad)[0]])
-    drawn = run_sts.bootstrap(gold, good, bad)
-    assert drawn.mean() == pytest.approx(both[0] - both[1], abs=0.02)
-    assert run_sts.p_value(drawn) == pytest.approx(2 / 2001)
-    assert run_sts.p_value(-drawn) == run_sts.p_value(drawn)
-    assert run_sts.p_value(run_sts.bootstrap(gold, good, good)) == 1.0
     equal = gold + rng.normal(size=300)
-    assert run_sts.p_value(run_sts.bootstrap(gold, good, equal)) > 0.01
+    drawn = run_sts.bootstrap(gold, {"good": good, "bad": bad, "equal": equal, "same": good})
+    difference = drawn["good"] - drawn["bad"]
+    assert difference.mean() == pytest.approx(both[0] - both[1], abs=0.02)
+    assert run_sts.p_value(difference) == pytest.approx(2 / 2001)
+    assert run_sts.p_value(-difference) == run_sts.p_value(difference)
+    assert run_sts.p_value(drawn["good"] - drawn["same"]) == 1.0
+    assert run_sts.p_value(drawn["good"] - drawn["equal"]) > 0.01
 
 
 def test_vector_baselines_by_hand(ensemble, texts):
