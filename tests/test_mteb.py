@@ -384,6 +384,7 @@ def test_spearman_and_bootstrap_tell_a_difference_from_none():
     assert run_sts.p_value(difference) == pytest.approx(2 / 2001)
     assert run_sts.p_value(-difference) == run_sts.p_value(difference)
     assert run_sts.p_value(drawn["good"] - drawn["same"]) == 1.0
+    assert run_sts.p_value(drawn["good"] - drawn["same"] + 1e-6) == 1.0
     assert run_sts.p_value(drawn["good"] - drawn["equal"]) > 0.01
 
 
