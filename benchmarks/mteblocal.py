@@ -155,7 +155,8 @@ def evaluate(
         model: with a revision that stands for all that decides its scores.
         task: from `mteb.get_task`, perhaps `localised`.
         cache: folder of MTEB's results; None runs everything. MTEB looks results up by model and
-            task, not by data, so results on local files go to a folder of their own.
+            task, not by data, so results on local files go to a folder of their own. A kept result
+            comes without what the model learnt (`calibrations`).
         predictions: folder where MTEB leaves the answers themselves.
 
     Returns:

@@ -75,13 +75,22 @@ def get_task(
 
 
 def prepared(task: AbsTask, source: Path | None, aside: Path) -> AbsTask:
-    """The task, reading `source` where there is one; a BEIR folder is rewritten under `aside`."""
+    """The task, reading `source` where there is one; a BEIR folder is rewritten under `aside`.
+
+    Raises:
+        InputError: a BEIR folder, which holds one set, for a task of several splits or subsets.
+    """
     if source is None:
         return task
     beir = (source / "corpus.jsonl").exists() and (source / "qrels").is_dir()
     if beir and isinstance(task, AbsTaskRetrieval):
-        [split] = task.eval_splits
-        mteblocal.from_beir(source, aside / task.metadata.name, split)
+        if len(task.eval_splits) > 1 or task.metadata.is_multilingual:
+            raise InputError(
+                f"{source}: a BEIR folder holds one set, and {task.metadata.name} has "
+                f"splits {task.eval_splits} and subsets {task.hf_subsets}; "
+                "give a folder in the layout of its dataset on the hub"
+            )
+        mteblocal.from_beir(source, aside / task.metadata.name, task.eval_splits[0])
         source = aside / task.metadata.name
     return mteblocal.localised(task, source)
 

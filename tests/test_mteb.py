@@ -481,7 +481,7 @@ def test_run_sts_on_small_sets(ensemble, texts, tmp_path, monkeypatch):
         list(sentencesets.read_sts(path))
 
 
-def test_run_mteb_refuses_what_it_cannot_run(ensemble, tmp_path):
+def test_run_mteb_refuses_what_it_cannot_run(ensemble, beir, tmp_path):
     with pytest.raises(InputError, match="expected TASK=FOLDER"):
         run_mteb.local_folders(("SciFact",), ["SciFact"])
     with pytest.raises(InputError, match="names 'ArguAna'; the tasks are SciFact"):
@@ -490,6 +490,9 @@ def test_run_mteb_refuses_what_it_cannot_run(ensemble, tmp_path):
         run_mteb.get_task("NoSuchTask")
     with pytest.raises(InputError, match="no system 'rrf'; there are: a, b, c, equal weights, uec"):
         list(mteblocal.models(ensemble, run_mteb.get_task("SciFact"), ["rrf"]))
+    several = run_mteb.get_task("MIRACLRetrieval")
+    with pytest.raises(InputError, match="a BEIR folder holds one set, and MIRACLRetrieval has"):
+        run_mteb.prepared(several, beir, tmp_path)
     with pytest.raises(InputError, match="no files in it"):
         mteblocal.localised(run_mteb.get_task("SciFact"), tmp_path)
 
