@@ -45,6 +45,7 @@ MAX_LINES = 335
 
 LONGER_FOR_A_REASON = {
     "uec/cli.py": "one function a command, each mostly the text of its options",
+    "uec/integrations/mteb.py": "two protocols, and the checks that MTEB leaves to a model",
     "uec/retriever.py": "the whole method belongs on one screen after another",
 }
 

@@ -9,13 +9,14 @@ The modules in reading order:
     encoders, ensemble      text to readouts; several encoders with their posteriors
     storage, stores         folders that survive a crash; vectors and documents on disk
     build, index            corpus to index folder; an index folder opened
-    retriever               text to ranked hits, on one screen
+    weighing, retriever     queries to weights; text to ranked hits, on one screen
     selfretrieval, trust    pieces of the corpus as queries; how far each member can be trusted
     calibrating, relevance  an index to its calibration; scores to probabilities
     sampling, gathering     the texts and members of an audit; what the members make of the texts
     audits, selection       each audit as a function of arrays; the members to keep
     auditing, auditfile     all audits of some members; the folder they are kept in
     verdict, auditpage      the audits in words; the page for people, of page, drawing and svg
+    symmetric               one fused vector a text, where there is no query side
     client                  the same over gRPC
 
 Importing this package loads no torch; names below are resolved on first use.
