@@ -90,10 +90,11 @@ def test_findings_open_with_the_recommendation_and_name_figures(audited):
     assert any(f"closed {100 * kept['closed']:.0f} %" in sentence for sentence in said)
     # The file leads the neighbours, but was never looked for a piece of text.
     looked = result.reports["selfretrieval"]
-    assert looked.details["leaders"] == ["a"] and "The texts are short" in looked.warnings[0]
+    assert "The texts are short" in looked.warnings[0]
     (differ,) = [sentence for sentence in said if sentence.startswith("The audits differ")]
     assert "closed comes first by neighbour overlap" in differ
-    assert differ.endswith("on this corpus expect the best retrieval from a.")
+    tied = " and ".join(looked.details["leaders"])
+    assert tied.count(" and ") == 1 and differ.endswith(f"and cannot tell {tied} apart.")
 
 
 def test_the_page_shows_the_numbers_of_the_report(audited):
