@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from uec import auditfile, auditing, audits
-from uec.auditpage import sections, write
+from uec import audits
+from uec.auditing import folder, running
+from uec.auditing.report import sections, write
+from uec.auditing.verdict import findings
 from uec.cli import main
-from uec.verdict import findings
 
 
 def run(*arguments: object):
@@ -60,7 +61,7 @@ def command(files, out, *extra):
 def audited(files):
     """All audits of two encoders and a file; FLARE with one seed instead of three, for time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auditing, "FLARE_SEEDS", 1)
+        patch.setattr(running, "FLARE_SEEDS", 1)
         done = command(files, files / "out")
     assert done.exit_code == 0, done.output
     return files / "out", done.output
@@ -69,11 +70,11 @@ def audited(files):
 def test_the_report_holds_every_audit_and_the_screen_says_what_it_found(audited):
     folder, output = audited
     content = json.loads((folder / "report.json").read_text())
-    assert set(content["audits"]) == set(auditing.NAMES) and content["refused"] == {}
+    assert set(content["audits"]) == set(running.NAMES) and content["refused"] == {}
     assert [member["name"] for member in content["members"]] == ["a", "b", "closed"]
     assert content["corpus"]["n_texts"] == content["corpus"]["n_pairs"] == 150
     assert content["corpus"]["labels"] == ["de", "en"]
-    result = auditfile.load(folder)
+    result = folder.load(folder)
     for sentence in findings(result):
         assert f"- {sentence.replace('**', '')}" in output
     assert f"wrote {folder / 'report.html'}" in output and "flare" in output
@@ -81,7 +82,7 @@ def test_the_report_holds_every_audit_and_the_screen_says_what_it_found(audited)
 
 
 def test_findings_open_with_the_recommendation_and_name_figures(audited):
-    result = auditfile.load(audited[0])
+    result = folder.load(audited[0])
     steps, report = result.choice.steps, result.reports["overlap"]
     said = findings(result)
     assert said[0].startswith("**") and f"{steps[0].trust:.3f}" in said[0]
@@ -100,13 +101,13 @@ def test_findings_open_with_the_recommendation_and_name_figures(audited):
 def test_the_page_shows_the_numbers_of_the_report(audited):
     folder, _ = audited
     html = (folder / "report.html").read_text(encoding="utf-8")
-    result = auditfile.load(folder)
+    result = folder.load(folder)
     table = html[html.index("<table>") : html.index("</table>")]
     for row in result.reports["selfretrieval"].rows:
         assert f'data-value="{row["trust"]}"' in table
     headings = re.findall(r"<h2>(.*?)</h2>", html)
     assert headings[0] == "Findings" and headings[-1] == "Recommended members"
-    assert len(headings) == 2 + len(auditing.NAMES)
+    assert len(headings) == 2 + len(running.NAMES)
     last = html[html.rindex("<table>") :]
     shown = [step.member for step in result.choice.steps]
     assert re.findall(r'<td data-value="(a|b)"', last) == shown
@@ -130,7 +131,7 @@ def test_the_same_seed_gives_the_same_report(audited, files):
 
 
 def test_the_page_follows_from_the_report_alone(audited, tmp_path):
-    write(auditfile.load(audited[0]), tmp_path, "corpus.jsonl")
+    write(folder.load(audited[0]), tmp_path, "corpus.jsonl")
     assert (tmp_path / "report.html").read_bytes() == (audited[0] / "report.html").read_bytes()
 
 
@@ -220,7 +221,7 @@ def test_an_ensemble_is_audited_by_its_folder(files, ensemble):
         "--out", files / "of-ensemble",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    result = auditfile.load(files / "of-ensemble")
+    result = folder.load(files / "of-ensemble")
     assert result.names == ["a", "b", "c", "plain"] and list(result.reports) == ["agreement"]
     assert result.reports["agreement"].n_texts == 40
 
@@ -234,7 +235,7 @@ def test_repeated_texts_are_left_out_and_said(files, texts):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "Of 81 documents 20 repeat an earlier one and 1 are empty" in done.output
-    assert auditfile.load(files / "repeated").reports["geometry"].n_texts == 60
+    assert folder.load(files / "repeated").reports["geometry"].n_texts == 60
 
 
 def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
@@ -250,7 +251,7 @@ def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "Collapsed vectors: ill (token" in done.output
-    result = auditfile.load(files / "collapse")
+    result = folder.load(files / "collapse")
     geometry = next(s for s in sections(result) if s.heading == "Geometry and collapse")
     tables = [block for block in geometry.body if getattr(block, "caption", "").startswith("Coll")]
     assert tables[0].rows[0][:2] == ["ill", "token"] and "leave it" in tables[0].rows[0][3]

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import uec
-from uec import auditing, audits, selection
-from uec.auditfile import Audited, load, save
-from uec.auditing import chosen, run
+from uec import audits
+from uec.auditing import running, selection
+from uec.auditing.folder import Audited, load, save
+from uec.auditing.gathering import Subject
+from uec.auditing.running import chosen, run
+from uec.auditing.sampling import PairSample, Sample, draw
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import CorruptArtefactError, DependencyError, InputError, NotFoundError
-from uec.gathering import Subject
-from uec.sampling import PairSample, Sample, draw
 
 QUICK = ("selfretrieval", "overlap", "ica", "agreement", "geometry")
 
@@ -67,7 +68,7 @@ def test_the_audits_are_asked_what_a_reader_would_ask_them(result, subjects, tex
 
 
 def test_self_retrieval_looks_for_spans_of_the_same_texts(result, subjects, texts):
-    spans = draw(sample_of(texts), auditing.N_SPANS, 3)
+    spans = draw(sample_of(texts), running.N_SPANS, 3)
     looked = {
         one.name: selection.Looked(
             one.encoder.encode([span.text for span in spans], "query").mean,
@@ -140,7 +141,7 @@ def test_thirty_texts_give_what_they_can_and_say_what_they_cannot(subjects, text
     assert result.refused == {
         "flare": "30 texts are too few for this audit; give at least 50"
     } or set(result.refused) == {"flare", "flip"}
-    assert set(result.reports) == set(auditing.NAMES) - set(result.refused)
+    assert set(result.reports) == set(running.NAMES) - set(result.refused)
     assert any("Only 30 texts" in warning for warning in result.reports["overlap"].warnings)
     assert result.reports["selfretrieval"].settings["n_spans"] == 30
 
@@ -224,7 +225,7 @@ def test_progress_reaches_its_total(subjects, texts):
 
 
 def test_which_audits_run():
-    assert chosen((), ()) == auditing.NAMES
+    assert chosen((), ()) == running.NAMES
     assert chosen(("flare", "overlap"), ()) == ("overlap", "flare")
     assert chosen((), ("flare", "flip")) == QUICK
     with pytest.raises(InputError, match=r"no audit magic; there are: selfretrieval, overlap"):
@@ -238,7 +239,7 @@ def test_a_missing_package_is_told_before_anything_is_embedded(subjects, texts, 
         raise DependencyError("zuko", "audit", f"the audit {name!r}")
 
     monkeypatch.setattr(audits, "load", missing)
-    monkeypatch.setattr(auditing, "embed", lambda *arguments: pytest.fail("embedded"))
+    monkeypatch.setattr(running, "embed", lambda *arguments: pytest.fail("embedded"))
     with pytest.raises(DependencyError, match=r"pip install 'uec\[audit\]'"):
         run(subjects, sample_of(texts))
 

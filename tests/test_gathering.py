@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import uec
-from uec import sampling
+from uec.auditing import sampling
+from uec.auditing.gathering import Subject, embed, n_to_embed, open_members
+from uec.auditing.sampling import draw, read_sample
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import EmbeddingError, InputError, NotFoundError
-from uec.gathering import Subject, embed, n_to_embed, open_members
-from uec.sampling import draw, read_sample
 from uec.selfretrieval import Span
 
 

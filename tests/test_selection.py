@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from uec.auditing.selection import Looked, audit, choose, evidence, view
 from uec.errors import InputError
-from uec.selection import Looked, audit, choose, evidence, view
 from uec.selfretrieval import reciprocal_ranks
 from uec.trust import TASKS, Views, log_prior
 

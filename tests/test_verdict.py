@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from uec.auditfile import Audited
+from uec.auditing.folder import Audited
+from uec.auditing.selection import Choice, Step
+from uec.auditing.verdict import findings, listed, p_words, ranked, recommendation, signed
 from uec.records import AuditReport
-from uec.selection import Choice, Step
-from uec.verdict import findings, listed, p_words, ranked, recommendation, signed
 
 MEMBERS = [{"name": name} for name in ("a", "b", "c")]
 

@@ -12,10 +12,8 @@ The modules in reading order:
     weighing, retriever     queries to weights; text to ranked hits, on one screen
     selfretrieval, trust    pieces of the corpus as queries; how far each member can be trusted
     calibrating, relevance  an index to its calibration; scores to probabilities
-    sampling, gathering     the texts and members of an audit; what the members make of the texts
-    audits, selection       each audit as a function of arrays; the members to keep
-    auditing, auditfile     all audits of some members; the folder they are kept in
-    verdict, auditpage      the audits in words; the page for people, of page, drawing and svg
+    audits, auditing        each audit as a function of arrays; all of them, to a report
+    page, drawing, svg      pages of prose, tables and figures
     symmetric               one fused vector a text, where there is no query side
     client                  the same over gRPC
 

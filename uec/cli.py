@@ -357,15 +357,16 @@ def audit(
     from uec import audits
 
     audits.check_installed()
-    from uec import auditfile, auditing, auditpage, gathering, sampling, verdict
+    from uec.auditing import folder as folders
+    from uec.auditing import gathering, report, running, sampling, verdict
 
-    names = auditing.chosen(options["only"], options["skip"])
+    names = running.chosen(options["only"], options["skip"])
     seed, n_texts = options["seed"], options["n_texts"]
     sample = sampling.read_sample(corpus, n_texts, seed, options["label"])
     pairs = options["pairs"] and sampling.read_pair_sample(options["pairs"], n_texts, seed)
     subjects = gathering.open_members(ensemble_path, members)
-    folder = auditfile.prepare(out)
-    result = auditing.run(
+    folder = folders.prepare(out)
+    result = running.run(
         subjects,
         sample,
         pairs,
@@ -374,10 +375,10 @@ def audit(
         n_spans=options["n_spans"],
         seed=seed,
         bar=screen.progress,
-        probes=folder / auditfile.PROBES,
+        probes=folder / folders.PROBES,
     )
-    auditfile.save(result, folder)
-    page = auditpage.write(result, folder, corpus.name)
+    folders.save(result, folder)
+    page = report.write(result, folder, corpus.name)
     screen.audit(result, verdict.findings(result), page)
 
 
@@ -391,7 +392,7 @@ def words(texts: tuple[str, ...], folder: Path, top_k: int, as_json: bool) -> No
     from uec import audits
 
     audits.check_installed()
-    from uec.wordsheld import words_held
+    from uec.auditing.words import words_held
 
     for found in words_held(folder, texts, top_k):
         if as_json:

@@ -14,10 +14,10 @@ from uec.provenance import SUSPICIOUS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from uec.auditfile import Audited
+    from uec.auditing.folder import Audited
+    from uec.auditing.words import WordsHeld
     from uec.calibration import Calibration
     from uec.records import Ranking
-    from uec.wordsheld import WordsHeld
 
 
 @contextmanager

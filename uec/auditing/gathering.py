@@ -20,12 +20,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from uec import encoders
+from uec.auditing.sampling import PairSample, Sample
+from uec.auditing.selection import Looked
 from uec.encoders import Encoder, Progress
 from uec.ensemble import Ensemble, check_specs, check_vectors
 from uec.errors import EmbeddingError, InputError, NotFoundError
 from uec.records import MemberSpec, Role
-from uec.sampling import PairSample, Sample
-from uec.selection import Looked
 from uec.selfretrieval import Span
 
 FILES = (".npy", ".npz")

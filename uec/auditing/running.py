@@ -2,9 +2,9 @@
 
     sample, pairs, spans ─embed─> arrays ─audits─> reports, a recommended set of members
 
-`run` is the whole; `uec.auditfile` keeps what it found and `uec.auditpage` makes the page for
-readers. An audit that has no answer for these texts or members is not an error: `Audited.refused`
-says why.
+`run` is the whole; `uec.auditing.folder` keeps what it found, and `uec.auditing.report` makes the
+page of it. An audit that has no answer for these texts or members is not an error:
+`Audited.refused` says why.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from uec import audits, selection
-from uec.auditfile import Audited
+from uec import audits
+from uec.auditing import selection
+from uec.auditing.folder import Audited
+from uec.auditing.gathering import Embedded, Subject, described, embed, n_to_embed
+from uec.auditing.sampling import PairSample, Sample, draw
+from uec.auditing.selection import Choice
 from uec.encoders import Progress
 from uec.errors import InputError
-from uec.gathering import Embedded, Subject, described, embed, n_to_embed
 from uec.records import AuditReport
-from uec.sampling import PairSample, Sample, draw
-from uec.selection import Choice
 from uec.selfretrieval import Span
 
 NAMES = ("selfretrieval", "overlap", "ica", "agreement", "geometry", "flip", "flare")

@@ -1,7 +1,7 @@
 """The page of an audit: findings, a table of the members, a section an audit, the recommended set.
 
 Every audit's section has the same order: what it asks, what it found, figures, limits, all numbers.
-What stands in a section is the business of `uec.auditsections`.
+What stands in a section is the business of `uec.auditing.sections`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from uec import __version__, page
-from uec.auditfile import Audited
-from uec.auditing import NAMES
-from uec.auditsections import SECTIONS
-from uec.drawing import bars
-from uec.page import Block, Bullets, Column, Note, Section, Table
-from uec.verdict import (
+from uec.auditing.folder import Audited
+from uec.auditing.running import NAMES
+from uec.auditing.sections import SECTIONS
+from uec.auditing.verdict import (
     HEADLINES,
     TITLES,
     figure_of,
@@ -25,6 +23,8 @@ from uec.verdict import (
     ranked,
     recommendation,
 )
+from uec.drawing import bars
+from uec.page import Block, Bullets, Column, Note, Section, Table
 
 PAGE = "report.html"
 
@@ -33,7 +33,7 @@ def write(result: Audited, folder: Path, corpus: str) -> Path:
     """Write ``report.html`` into an existing folder.
 
     Args:
-        result: of `uec.auditing.run`.
+        result: of `uec.auditing.running.run`.
         folder: where.
         corpus: what to call the corpus.
 

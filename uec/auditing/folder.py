@@ -1,8 +1,8 @@
 """What an audit leaves behind: `Audited`, and the folder that keeps it.
 
 report.json   all numbers; equal results give equal bytes
-report.html   the page for readers (`uec.auditpage`)
-probes/       one word probe a member (`uec.wordsheld`)
+report.html   the page for readers (`uec.auditing.report`)
+probes/       one word probe a member (`uec.auditing.words`)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from uec import __version__
+from uec.auditing.selection import Choice, Step
 from uec.errors import CorruptArtefactError, InputError, NotFoundError
 from uec.records import AuditReport
-from uec.selection import Choice, Step
 
 FORMAT, SCHEMA = "uec-audit", 1
 REPORT, PROBES = "report.json", "probes"

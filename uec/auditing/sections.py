@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from uec import auditfigures
+from uec.auditing import figures
 from uec.page import Block, Bullets, Column, Figure, Fold, Note, Table, literal
 from uec.records import AuditReport
 
@@ -137,46 +137,46 @@ SECTIONS: Mapping[str, AuditSection] = MappingProxyType(
             "Pieces of the corpus are looked for among its texts, as they stand (which asks for "
             "fidelity) and with the piece cut out of its text (which asks for understanding). This "
             "is search itself, with questions that nobody had to write.",
-            auditfigures.selfretrieval,
+            figures.selfretrieval,
         ),
         "overlap": AuditSection(
             "Neighbours kept across pairs",
             "The neighbours of a text among the left sides of the pairs, and those of its partner "
             "among the right sides: a member that understands both kinds of text keeps them alike.",
-            auditfigures.overlap,
+            figures.overlap,
         ),
         "ica": AuditSection(
             "Where the sides of a pair differ",
             "Split into independent components, do the two sides of a pair differ in a few of "
             "them, such as the language or the form of a question, or in all of them alike?",
-            auditfigures.ica,
+            figures.ica,
         ),
         "agreement": AuditSection(
             "Agreement between members",
             "Which share of a text's ten nearest neighbours do two members have in common? Members "
             "that agree may both be wrong; members that differ and are both good complete each "
             "other.",
-            auditfigures.agreement,
+            figures.agreement,
         ),
         "geometry": AuditSection(
             "Geometry and collapse",
             "How the vectors fill their space. This describes a member and finds what is broken; "
             "it does not say who searches best.",
-            auditfigures.geometry,
+            figures.geometry,
             _collapse,
         ),
         "flip": AuditSection(
             "Words that an embedding holds",
             "A linear probe is trained to name the words of a text from its vector (FLiP). Where "
             "names and terms decide, search can use only what a vector holds.",
-            auditfigures.flip,
+            figures.flip,
             _words_held,
         ),
         "flare": AuditSection(
             "Information about the other members",
             "How much does knowing one member's vector of a text say about the vectors that the "
             "others give it (FLARE)? A member that can foretell the others holds what they hold.",
-            auditfigures.flare,
+            figures.flare,
         ),
     }
 )

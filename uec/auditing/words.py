@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from uec import audits, encoders, storage
-from uec.auditfile import PROBES, load
+from uec.auditing.folder import PROBES, load
 from uec.ensemble import check_vectors
 from uec.errors import InputError, NotFoundError
 from uec.records import MemberSpec

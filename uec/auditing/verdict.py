@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from uec.auditfile import Audited
+from uec.auditing.folder import Audited
+from uec.auditing.selection import SIGNIFICANCE, Choice, Step
 from uec.records import AuditReport
-from uec.selection import SIGNIFICANCE, Choice, Step
 
 
 @dataclass(frozen=True, slots=True)
