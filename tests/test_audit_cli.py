@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from uec import audits
-from uec.auditing import folder, running
+from uec.auditing import folder as folders
+from uec.auditing import running
 from uec.auditing.report import sections, write
 from uec.auditing.verdict import findings
 from uec.cli import main
@@ -74,7 +75,7 @@ def test_the_report_holds_every_audit_and_the_screen_says_what_it_found(audited)
     assert [member["name"] for member in content["members"]] == ["a", "b", "closed"]
     assert content["corpus"]["n_texts"] == content["corpus"]["n_pairs"] == 150
     assert content["corpus"]["labels"] == ["de", "en"]
-    result = folder.load(folder)
+    result = folders.load(folder)
     for sentence in findings(result):
         assert f"- {sentence.replace('**', '')}" in output
     assert f"wrote {folder / 'report.html'}" in output and "flare" in output
@@ -82,7 +83,7 @@ def test_the_report_holds_every_audit_and_the_screen_says_what_it_found(audited)
 
 
 def test_findings_open_with_the_recommendation_and_name_figures(audited):
-    result = folder.load(audited[0])
+    result = folders.load(audited[0])
     steps, report = result.choice.steps, result.reports["overlap"]
     said = findings(result)
     assert said[0].startswith("**") and f"{steps[0].trust:.3f}" in said[0]
@@ -101,7 +102,7 @@ def test_findings_open_with_the_recommendation_and_name_figures(audited):
 def test_the_page_shows_the_numbers_of_the_report(audited):
     folder, _ = audited
     html = (folder / "report.html").read_text(encoding="utf-8")
-    result = folder.load(folder)
+    result = folders.load(folder)
     table = html[html.index("<table>") : html.index("</table>")]
     for row in result.reports["selfretrieval"].rows:
         assert f'data-value="{row["trust"]}"' in table
@@ -131,7 +132,7 @@ def test_the_same_seed_gives_the_same_report(audited, files):
 
 
 def test_the_page_follows_from_the_report_alone(audited, tmp_path):
-    write(folder.load(audited[0]), tmp_path, "corpus.jsonl")
+    write(folders.load(audited[0]), tmp_path, "corpus.jsonl")
     assert (tmp_path / "report.html").read_bytes() == (audited[0] / "report.html").read_bytes()
 
 
@@ -221,7 +222,7 @@ def test_an_ensemble_is_audited_by_its_folder(files, ensemble):
         "--out", files / "of-ensemble",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    result = folder.load(files / "of-ensemble")
+    result = folders.load(files / "of-ensemble")
     assert result.names == ["a", "b", "c", "plain"] and list(result.reports) == ["agreement"]
     assert result.reports["agreement"].n_texts == 40
 
@@ -235,7 +236,7 @@ def test_repeated_texts_are_left_out_and_said(files, texts):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "Of 81 documents 20 repeat an earlier one and 1 are empty" in done.output
-    assert folder.load(files / "repeated").reports["geometry"].n_texts == 60
+    assert folders.load(files / "repeated").reports["geometry"].n_texts == 60
 
 
 def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
@@ -251,7 +252,7 @@ def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "Collapsed vectors: ill (token" in done.output
-    result = folder.load(files / "collapse")
+    result = folders.load(files / "collapse")
     geometry = next(s for s in sections(result) if s.heading == "Geometry and collapse")
     tables = [block for block in geometry.body if getattr(block, "caption", "").startswith("Coll")]
     assert tables[0].rows[0][:2] == ["ill", "token"] and "leave it" in tables[0].rows[0][3]

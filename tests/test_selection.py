@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp
 from uec.auditing.selection import Looked, audit, choose, evidence, view
 from uec.errors import InputError
 from uec.selfretrieval import reciprocal_ranks
-from uec.trust import TASKS, Views, log_prior
+from uec.trust import TASKS, Views, log_prior, log_trust
 
 
 def synthetic(signal, n=400, p=60, seed=0, copies=()):
@@ -135,7 +135,7 @@ def test_fused_ranks_are_those_of_weights_learnt_on_the_other_half():
     weights = np.empty_like(views.traces)
     for part in (even, ~even):
         seen = {task: own[~part] for task, own in ranks.items()}
-        weights[part] = np.exp(log_prior(seen, views.correlation()))
+        weights[part] = np.exp(log_prior(log_trust(seen, False), views.correlation()))
     expected = {
         task: reciprocal_ranks(views.scores(task, weights), views.targets) for task in TASKS
     }
