@@ -30,6 +30,7 @@ from uec.calibration import Calibration
 from uec.ensemble import Ensemble
 from uec.gaussian import Gaussian
 from uec.integrations.mteb import UECEncoder
+from uec.page import Column, Table
 from uec.similarity import moments, probit
 from uec.symmetric import unit
 from uec.weights import member_weights
@@ -223,6 +224,10 @@ def compare(
     return {"by set": by_set, "average of the similarity sets": average}
 
 
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    return report.markdown(Table([Column(name, ".3f") for name in names], rows))
+
+
 def markdown(content: Mapping[str, Any]) -> str:
     """Tables of the figures, of UEC against each set's best member and against the others."""
     sets = content["sets"]
@@ -245,14 +250,10 @@ def markdown(content: Mapping[str, Any]) -> str:
         [name, f"{row['difference']:+.4f}", f"{row['p_value']:.3f}"]
         for name, row in content["uec against"]["average of the similarity sets"].items()
     ]
-    parts = [report.table(["", *sets], figures)]
-    parts.append(
-        report.table(["set", "n", "best member", "UEC less best member", "95 %", "p"], against)
-    )
+    parts = [_table(["", *sets], figures)]
+    parts.append(_table(["set", "n", "best member", "UEC less best member", "95 %", "p"], against))
     if average:
-        parts.append(
-            report.table(["average of similarity sets, UEC less …", "difference", "p"], average)
-        )
+        parts.append(_table(["average of similarity sets, UEC less …", "difference", "p"], average))
     return "\n\n".join(parts)
 
 

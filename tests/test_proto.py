@@ -46,7 +46,7 @@ def test_stale_stubs_are_told(
     monkeypatch.setattr(generator, "ROOT", tmp_path)
     assert generator.main([]) == 0
     assert generator.main(["--check"]) == 0
-    proto.write_text(source.replace("bool explain = 8", "bool explain = 9"), encoding="utf-8")
+    proto.write_text(source.replace("bool explain = 8", "bool explain = 90"), encoding="utf-8")
     assert generator.main(["--check"]) == 1
     assert "uec/v1/uec_pb2.py is stale" in capsys.readouterr().err
 

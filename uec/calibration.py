@@ -18,8 +18,9 @@ from uec.errors import InputError
 from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 from uec.relevance import RelevanceModel
 
-LEAST_DEVIATION = 0.1
-"""Of peaks, which lie between 1 and 20: less would make evidence of nothing."""
+LEAST_DEVIATION = 0.2
+"""Of peaks, in parts of their mean. On real corpora it is .21 to .62; on one of texts that are all
+alike it is less, and would make evidence of nothing."""
 
 ROLES: tuple[Role, ...] = ("query", "document")
 
@@ -87,7 +88,8 @@ class PeakScale:
     @classmethod
     def measure(cls, peaks: Float[np.ndarray, "m k"]) -> PeakScale:
         """Take mean and deviation of the peaks of m texts."""
-        return cls(peaks.mean(axis=0), np.maximum(peaks.std(axis=0), LEAST_DEVIATION))
+        mean = peaks.mean(axis=0)
+        return cls(mean, np.maximum(peaks.std(axis=0), LEAST_DEVIATION * np.abs(mean)))
 
     def evidence(self, peaks: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
         """Log-odds for each member, (n, k): how many deviations its peak is above the mean."""
