@@ -84,8 +84,8 @@ def calibrate(
         n_spans: spans to look for, one a document at the most.
         posterior: whose traces the temperature and beta are for.
         seed: of the sample.
-        judged: queries with their relevant documents, where there are some; fifty added .004
-            nDCG@10 on average and .017 at the most (benchmarks/results).
+        judged: queries with their relevant documents, where there are some; fifty added .002
+            nDCG@10 on average and .016 at the most (benchmarks/results).
         log: queries as they were asked, without judgements, where there are some: spans are then
             cut out of the documents that these find.
         progress: called with the texts embedded; at most ``2 k n_spans`` in total.
