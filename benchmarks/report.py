@@ -26,6 +26,11 @@ Content = Mapping[str, Any]
 
 ORACLES = ("best member of the set", "best fixed weights", "best member of each query")
 
+WELL_CALIBRATED = 0.05
+
+LEAST_HITS = 20
+"""Hits behind a point of a reliability diagram."""
+
 MANY = 12
 """Ids of hard cases shown a set."""
 
@@ -177,18 +182,32 @@ def weights(content: Content, system: str) -> Figure:
 
 
 def reliability(content: Content, system: str) -> Figure:
-    """Probability of the ten best hits against the share that was relevant."""
-    series: dict[str, tuple[list[float], list[float]]] = {"perfect": ([0, 1], [0, 1])}
+    """Probability of the ten best hits against the share that was relevant.
+
+    Sets that are well calibrated share a line; each of the others has its own.
+    """
+    own: dict[str, list[list[float]]] = {}
     for name, by_system in content["curves"].items():
-        points = [p for p in by_system[system]["reliability"] if p[2] >= 20]
-        series[name] = ([p[0] for p in points], [p[1] for p in points])
+        good = content["confidence"][name][system]["ECE, ten best hits"] <= WELL_CALIBRATED
+        points = by_system[system]["reliability"]
+        own.setdefault(f"sets of ECE up to {WELL_CALIBRATED}" if good else name, []).extend(points)
+    series: dict[str, tuple[list[float], list[float]]] = {"perfect": ([0, 1], [0, 1])}
+    for name, points in own.items():
+        bins = np.array(points)
+        number = np.minimum((bins[:, 0] * 10).astype(int), 9)
+        pooled = [
+            np.average(bins[number == b, :2], axis=0, weights=bins[number == b, 2])
+            for b in np.unique(number)
+            if bins[number == b, 2].sum() >= LEAST_HITS
+        ]
+        series[name] = ([float(p[0]) for p in pooled], [float(p[1]) for p in pooled])
     return drawing.lines(
         series,
         floor="perfect",
         x="probability of a hit",
         y="share relevant",
         caption=f"Reliability of {system}: above the dashed line hits are better than promised.",
-        alt="Mean probability and share of relevant hits in ten bins, one line a set.",
+        alt="Mean probability and share of relevant hits in ten bins.",
     )
 
 

@@ -19,8 +19,8 @@ from uec.records import POSTERIOR_KINDS, PosteriorKind, Role
 from uec.relevance import RelevanceModel
 
 LEAST_DEVIATION = 0.2
-"""Of peaks, in parts of their mean. On eleven corpora it is .21 to .62; on one of texts that are all
-alike it is less, and would make evidence of nothing."""
+"""Of peaks, in parts of their mean. On eleven corpora it was .21 to .62; where all texts are alike
+it is less, and would make evidence of nothing."""
 
 ROLES: tuple[Role, ...] = ("query", "document")
 

@@ -76,7 +76,8 @@ def bars(
                 va="center",
                 color=INK,
             )
-        axes.set_xlim(min(0.0, *lengths) * 1.15, (reach or 1.0) * 1.2)
+        least = min(length - spread for length, spread in zip(lengths, spreads, strict=True))
+        axes.set_xlim(min(0.0, least) * 1.15, (reach or 1.0) * 1.2)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_xlabel(axis)
