@@ -3,16 +3,15 @@
     python -m benchmarks.run_cost --data DIR --set scifact --out FILE.json
 
 Encode: the same texts by ``SentenceTransformer.encode`` and by the member with both traces, in
-    turn, the
-order changing; the ratio pair by pair, because machines drift. Query time: shares of the stages of
-`Retriever.search`, one query a call.
+turn, the order changing; the ratio pair by pair, because machines drift. Query time: shares of the
+stages of `Retriever.search` on a calibrated index, without words and with, one query a call.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.remembering import remembering
 from benchmarks.run_local import parse_members
-from uec.build import build_index
-from uec.ensemble import Ensemble, Member, encode_member
+from benchmarks.systems import opened
+from uec.calibrating import calibrate
+from uec.ensemble import Member, encode_member
 from uec.fitting import fit_ensemble
 from uec.laplace import FitSettings
-from uec.records import Document
 from uec.retriever import Retriever
 
 
@@ -74,11 +73,6 @@ def query_shares(retriever: Retriever, queries: list[str]) -> dict[str, float]:
     return {stage: float(np.median(values)) for stage, values in stages.items()}
 
 
-def _index(ensemble: Ensemble, corpus: list[Document], path: Path, cache: Path | None) -> None:
-    located = ((f"corpus:{i}", d) for i, d in enumerate(corpus, 1))
-    build_index(remembering(ensemble, cache), located, path)
-
-
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--set", "set_name", default="scifact", show_default=True)
@@ -105,14 +99,16 @@ def main(
     dataset = datasets.load_set(data, set_name)
     texts = [document.passage for document in dataset.corpus[:n_texts]]
     content: dict[str, Any] = {
-        "encode": {m.name: encode_ratio(m, texts, n_rounds) for m in ensemble.members}
+        "encode": {m.name: encode_ratio(m, texts, n_rounds) for m in ensemble.members},
+        "search": {},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        _index(ensemble, dataset.corpus, Path(folder) / "index", cache)
-        retriever = Retriever.open(Path(folder) / "index")
-        queries = [query.text for query in dataset.queries[: n_queries + 5]]
-        query_shares(retriever, queries[:5])
-        content["search"] = {set_name: query_shares(retriever, queries[5:])}
+    queries = [query.text for query in dataset.queries[: n_queries + 5]]
+    for name, bm25 in ((set_name, False), (f"{set_name} with bm25", True)):
+        with opened(remembering(ensemble, cache), dataset, bm25=bm25) as retriever:
+            # What it remembers must not answer the queries that are timed.
+            retriever.ensemble = replace(ensemble, calibration=calibrate(retriever))
+            query_shares(retriever, queries[:5])
+            content["search"][name] = query_shares(retriever, queries[5:])
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     click.echo(json.dumps(content, indent=1))
