@@ -20,7 +20,7 @@ from uec.encoders import Progress
 from uec.errors import InputError
 from uec.records import Document, PosteriorKind, Query, Ranking, SearchOptions
 from uec.retriever import Retriever
-from uec.selfretrieval import Span, draw_spans
+from uec.selfretrieval import MIN_SPANS, Span, draw_spans
 from uec.similarity import sketched_variance
 from uec.trust import Views, learn
 from uec.weighing import candidates
@@ -37,9 +37,6 @@ MAX_LOGGED = 1000
 
 LOG_DEPTH = 10
 """Documents of each that count as asked for: a first page."""
-
-MIN_SPANS = 30
-"""Fewer rank nothing."""
 
 MAX_SPANS = 2000
 """More tell nothing new, and their similarities with the pool fill the memory."""
@@ -94,8 +91,8 @@ def calibrate(
         A calibration with a report; `uec.build.recalibrate` writes it into the index.
 
     Raises:
-        InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, or
-            no judged query has a relevant document in it.
+        InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, no
+            judged query has a relevant document in it, or the log is empty.
     """
     if not MIN_SPANS <= n_spans <= MAX_SPANS:
         raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
@@ -143,12 +140,16 @@ def _asked_for(retriever: Retriever, log: Sequence[str], seed: int) -> Int[np.nd
     sample = [log[n] for n in rng.permutation(len(log))[:MAX_LOGGED]]
     if not sample:
         raise InputError("the query log has no queries")
-    equal = SearchOptions(weights=dict.fromkeys(retriever.index.names, 1.0))
-    weighed = retriever.weigh(sample, equal)
+    weighed = retriever.weigh(sample, _equal(retriever))
     found = candidates(retriever.index, weighed, LOG_DEPTH, average=False)
     rows, votes = np.unique(np.concatenate(found), return_counts=True)
     # Exponential races: the chance to come first is in proportion to the votes.
     return np.asarray(rows[np.argsort(rng.exponential(size=len(rows)) / votes)])
+
+
+def _equal(retriever: Retriever) -> SearchOptions:
+    """Every member counts the same, whatever the index was calibrated to before."""
+    return SearchOptions(weights=dict.fromkeys(retriever.index.names, 1.0))
 
 
 def judged_ranks(retriever: Retriever, judged: Judged) -> Float[np.ndarray, "q k"]:
@@ -210,8 +211,8 @@ def view(
     column[pool] = np.arange(len(pool))
     targets = column[[span.row for span in spans]]
     # Any weights will do.
-    equal = SearchOptions(posterior=posterior, weights=dict.fromkeys(index.names, 1.0))
-    weighed = retriever.weigh([span.text for span in spans], equal, progress=progress)
+    options = replace(_equal(retriever), posterior=posterior)
+    weighed = retriever.weigh([span.text for span in spans], options, progress=progress)
     rests = ensemble.encode(
         [span.rest for span in spans], "document", kinds=[posterior], progress=progress
     )

@@ -101,7 +101,8 @@ class Calibration:
     """What turns traces into weights and variances into scores.
 
     Attributes:
-        log_prior: (k,) log prior weight of each member, in the ensemble's order.
+        log_prior: (k,) log prior weight of each member, in the ensemble's order; an index with
+            the words of its corpus has the lexical member last.
         temperature: T of `uec.weights.member_weights`.
         beta: weight of the variance in `uec.similarity.probit`.
         peaks: turns a member's peak for a query into evidence for it; None where not learnt.

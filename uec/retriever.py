@@ -193,7 +193,7 @@ class Retriever:
 
         Args:
             queries: n texts.
-            options: `posterior`, `temperature` and `weights` count.
+            options: `posterior`, `temperature`, `fusion` and `weights` count.
             timings: receives the milliseconds of the stages "encode" and "weigh".
             progress: called with the texts done by each member.
         """

@@ -32,6 +32,9 @@ SPAN_CHARACTERS = 18
 MIN_SPAN_WORDS = 3
 MIN_SPAN_CHARACTERS = 6
 
+MIN_SPANS = 30
+"""Fewer rank nothing."""
+
 WORD_CHARACTERS = 15
 """Mean length above which "words" are clauses of a script without spaces."""
 

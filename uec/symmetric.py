@@ -31,6 +31,7 @@ from uec.calibration import Calibration
 from uec.encoders import Encoder, Progress
 from uec.ensemble import Ensemble
 from uec.errors import InputError
+from uec.fusion import SPREAD_FLOOR
 from uec.index import Index
 from uec.records import Document, Encoding, PosteriorKind, Role
 from uec.retriever import Retriever
@@ -40,9 +41,6 @@ N_TEXTS, N_SPANS = 2000, 1000
 """Texts that weights and spreads are learnt on, and how many of them are cut. Sentences tell less
 than passages: with `uec.calibrating.N_SPANS` the correlation on STS-B's development pairs varied by
 .0013 over seeds, with these by .0005 (standard deviations)."""
-
-SPREAD_FLOOR = 1e-6
-"""Below this all cosines are one value (copies of one text): nothing to bring to scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,14 +199,14 @@ def learn(
         "best_member": names[best],
         "best_member_mrr": float(alone[:, best].mean()),
         "ensemble_mrr": float(fused.mean()),
-        "p_value": _p_value(gain),
+        "p_value": paired_p_value(gain),
         "peaks": _gain(fused - together(temperature, beta, peaks=False)),
     }
     if views.lexical:
         without = together(temperature, beta, len(names) - 1)
         report["lexical"] = {
             "mrr_without": float(without.mean()),
-            "p_value": _p_value(fused - without),
+            "p_value": paired_p_value(fused - without),
         }
     scores = [
         views.scores(task, member_weights(views.traces, prior, temperature, known), beta)
@@ -294,10 +294,10 @@ def _choose(
 
 
 def _gain(differences: Float[np.ndarray, " m"]) -> dict[str, float]:
-    return {"gain": float(differences.mean()), "p_value": _p_value(differences)}
+    return {"gain": float(differences.mean()), "p_value": paired_p_value(differences)}
 
 
-def _p_value(differences: Float[np.ndarray, " m"]) -> float:
+def paired_p_value(differences: Float[np.ndarray, " m"]) -> float:
     """Two-sided paired t test; 1 where nothing differs."""
     if not differences.any():
         return 1.0

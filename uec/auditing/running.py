@@ -28,7 +28,7 @@ from uec.auditing.selection import Choice
 from uec.encoders import Progress
 from uec.errors import InputError
 from uec.records import AuditReport
-from uec.selfretrieval import Span
+from uec.selfretrieval import MIN_SPANS, Span
 
 NAMES = ("selfretrieval", "overlap", "ica", "agreement", "geometry", "flip", "flare")
 """Every audit, in the order in which they run: the slowest last."""
@@ -130,8 +130,8 @@ def _check(sample: Sample, n_spans: int) -> None:
             f"the corpus gives {len(sample.documents)} distinct texts; expected at least "
             f"{MIN_TEXTS}, better 2,000"
         )
-    if n_spans < selection.MIN_SPANS:
-        raise InputError(f"n_spans must be at least {selection.MIN_SPANS}, got {n_spans}")
+    if n_spans < MIN_SPANS:
+        raise InputError(f"n_spans must be at least {MIN_SPANS}, got {n_spans}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,10 @@ class _Stage:
         # Only encoders can cut a text.
         if not self.embedded.truncated:
             raise InputError("it looks for pieces of text, and no member here encodes text")
-        if len(self.spans) < selection.MIN_SPANS:
+        if len(self.spans) < MIN_SPANS:
             raise InputError(
                 f"the corpus gives {len(self.spans)} pieces of text to look for; expected at least "
-                f"{selection.MIN_SPANS} texts of six words or more"
+                f"{MIN_SPANS} texts of six words or more"
             )
         names = list(looked)
         targets = np.array([span.row for span in self.spans], dtype=np.int64)

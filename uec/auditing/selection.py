@@ -25,16 +25,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import expit
-from scipy.stats import ttest_1samp
 
 from uec.errors import InputError
 from uec.records import AuditReport
-from uec.selfretrieval import log_odds, reciprocal_ranks
-from uec.trust import TASKS, Views, log_prior, log_trust
+from uec.selfretrieval import MIN_SPANS, log_odds, reciprocal_ranks
+from uec.trust import SIGNIFICANCE, TASKS, Views, log_prior, log_trust, paired_p_value
 
-MIN_SPANS = 30
-"""Fewer rank nothing."""
-SIGNIFICANCE = 0.05
 FIRST, DEEP = 1.0, 0.1
 """Reciprocal ranks of the first and of the tenth place."""
 
@@ -218,7 +214,7 @@ def choose(views: Views, names: Sequence[str]) -> Choice:
         is_first, after = not chosen, shares[best]
         chosen.append(best)
         gains = np.zeros_like(after) if is_first else after - before
-        p_value = min(1.0, _p_value(gains) * len(left))
+        p_value = min(1.0, paired_p_value(gains) * len(left))
         steps.append(
             Step(
                 names[best],
@@ -269,18 +265,13 @@ def _in_trust(shares: Float[np.ndarray, " m"], at: Float[np.ndarray, " m"]) -> f
     return float(shares.std(ddof=1) / np.sqrt(len(shares)) * trust * (1 - trust))
 
 
-def _p_value(gains: Float[np.ndarray, " m"]) -> float:
-    """Two-sided paired t test; 1 where nothing differs."""
-    return float(ttest_1samp(gains, 0.0).pvalue) if gains.any() else 1.0
-
-
 def _leaders(
     rows: Sequence[Mapping[str, Any]], shares: Sequence[Float[np.ndarray, " m"]]
 ) -> list[str]:
     """The best member and those that the spans cannot tell from it, best first."""
     order = sorted(range(len(rows)), key=lambda k: -rows[k]["trust"])
     best = shares[order[0]]
-    equal = [k for k in order if _p_value(best - shares[k]) >= SIGNIFICANCE]
+    equal = [k for k in order if paired_p_value(best - shares[k]) >= SIGNIFICANCE]
     return [rows[k]["member"] for k in equal]
 
 

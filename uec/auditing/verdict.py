@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from uec.auditing.folder import Audited
-from uec.auditing.selection import SIGNIFICANCE, Choice, Step
+from uec.auditing.selection import Choice, Step
 from uec.records import AuditReport
+from uec.trust import SIGNIFICANCE
 
 
 @dataclass(frozen=True, slots=True)
