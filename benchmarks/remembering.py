@@ -115,6 +115,18 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def remembered(encoder: Encoder, folder: Path | None) -> Encoder:
+    """The encoder as one that remembers; as it is where its encodings cannot be kept.
+
+    Those have sparse features or a gain of each text, as static tables and `pkg:use` do, and are
+    quickly made again.
+    """
+    made = encoder.encode(["a word"], "document")
+    if made.gain is not None or not isinstance(made.features, np.ndarray):
+        return encoder
+    return RememberingEncoder(encoder, folder)
+
+
 def remembering(ensemble: Ensemble, folder: Path | None) -> Ensemble:
     """The same ensemble with members that encode each text once."""
     members = tuple(

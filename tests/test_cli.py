@@ -97,6 +97,27 @@ def test_calibrate_with_judged_queries(files, texts):
     assert refused.exit_code == 1 and "both --queries and --qrels" in refused.output
 
 
+def test_calibrate_by_the_places_in_an_audit(files):
+    fit(files)
+    run(
+        "index", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "index", "--no-calibrate",
+    )  # fmt: skip
+    audited = run(
+        "audit", "--ensemble", files / "ensemble", "--corpus", files / "corpus.jsonl",
+        "--out", files / "audit", "--only", "selfretrieval",
+    )  # fmt: skip
+    assert audited.exit_code == 0, audited.output
+    command = ("calibrate", "--index", files / "index", "--n-spans", 40, "--prior", "audit")
+    done = run(*command, "--audit", files / "audit")
+    assert done.exit_code == 0, done.output
+    assert "follow the members' places by audit selfretrieval (trust)" in done.output
+    refused = run(*command)
+    assert refused.exit_code == 1 and "--prior audit and --audit DIR together" in refused.output
+    unknown = run(*command, "--audit", files / "audit", "--by", "flip")
+    assert unknown.exit_code == 1 and "it has: selfretrieval" in unknown.output
+
+
 def test_words_logged_queries_and_a_bounded_risk(files, texts):
     fit(files)
     built = run(

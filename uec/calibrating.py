@@ -18,11 +18,12 @@ from uec.build import recalibrate
 from uec.calibration import Calibration
 from uec.encoders import Progress
 from uec.errors import InputError
-from uec.records import Document, PosteriorKind, Query, Ranking, SearchOptions
+from uec.manifest import require_equal
+from uec.records import LEXICAL, Document, PosteriorKind, Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 from uec.selfretrieval import MIN_SPANS, Span, draw_spans
 from uec.similarity import sketched_variance
-from uec.trust import Views, learn
+from uec.trust import MemberTrust, Views, learn
 from uec.weighing import candidates
 
 Judged: TypeAlias = tuple[Sequence[Query], Mapping[str, Mapping[str, int]]]
@@ -72,6 +73,7 @@ def calibrate(
     seed: int = 0,
     judged: Judged | None = None,
     log: Sequence[str] | None = None,
+    trust: MemberTrust | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Learn prior, temperature and beta on the corpus that is searched; no labels needed.
@@ -85,6 +87,8 @@ def calibrate(
             nDCG@10 on average and .016 at the most (benchmarks/results).
         log: queries as they were asked, without judgements, where there are some: spans are then
             cut out of the documents that these find.
+        trust: of the members, from elsewhere (`uec.auditing.prior`), for the prior in place of what
+            the spans say; they still give everything else.
         progress: called with the texts embedded; at most ``2 k n_spans`` in total.
 
     Returns:
@@ -92,10 +96,15 @@ def calibrate(
 
     Raises:
         InputError: `n_spans` is out of range, the corpus gives fewer than `MIN_SPANS` of them, no
-            judged query has a relevant document in it, or the log is empty.
+            judged query has a relevant document in it, the log is empty, `trust` does not know a
+            member, or it is given beside `judged`.
+        MismatchError: `trust` is of another encoder; names the field.
     """
     if not MIN_SPANS <= n_spans <= MAX_SPANS:
         raise InputError(f"n_spans must be from {MIN_SPANS} to {MAX_SPANS}, got {n_spans}")
+    given = None if trust is None else _given(retriever, trust)
+    if given is not None and judged is not None:
+        raise InputError("judged queries and an audit cannot both give the prior; leave one out")
     labelled = None if judged is None else judged_ranks(retriever, judged)
     views = look(retriever, n_spans, posterior, seed, log, progress)
     n_looked_for, n_pool, _ = views.mean.shape
@@ -105,8 +114,29 @@ def calibrate(
         "n_spans": n_looked_for,
         "n_pool": n_pool,
         "n_logged": 0 if log is None else len(log),
+        "prior": "spans" if trust is None else trust.source,
     }
-    return learn(views, retriever.index.names, settings, labelled)
+    return learn(views, retriever.index.names, settings, labelled, given)
+
+
+def _given(retriever: Retriever, trust: MemberTrust) -> Float[np.ndarray, " k"]:
+    """Trust from elsewhere in the order of the members, (k,)."""
+    if retriever.index.lexical is not None:
+        raise InputError(
+            "an audit ranks encoders only, and this index has the words of its corpus too "
+            f"({LEXICAL}); calibrate it without --prior audit"
+        )
+    missing = [name for name in retriever.index.names if name not in trust.log_trust]
+    if missing:
+        raise InputError(
+            f"{trust.source} does not know {', '.join(missing)}; it knows "
+            f"{', '.join(trust.log_trust)}"
+        )
+    for member in retriever.ensemble.members:
+        # Embeddings from a file have no encoder to compare with.
+        if (judged := trust.identity.get(member.name)) is not None:
+            require_equal(f"members.{member.name}", member.encoder.identity, judged)
+    return np.array([trust.log_trust[name] for name in retriever.index.names])
 
 
 def look(

@@ -230,11 +230,23 @@ def index(
 @click.option("--queries", type=FILE, help="Judged queries, where you have some: JSONL or TSV.")
 @click.option("--qrels", type=FILE, help="Their judgements, as in BEIR or TREC.")
 @click.option("--query-log", type=FILE, help="Queries as they were asked, without judgements.")
+@click.option(
+    "--prior",
+    type=click.Choice(["spans", "audit"]),
+    default="spans",
+    show_default=True,
+    help="Weigh members by the pieces of text that they find, or by their places in an audit.",
+)
+@click.option("--audit", "folder", type=FOLDER, help="From `uec audit`, for --prior audit.")
+@click.option("--by", "audit", help="The audit that ranks. [default: selfretrieval]")
 def calibrate(
     index_path: Path,
     queries: Path | None,
     qrels: Path | None,
     query_log: Path | None,
+    prior: str,
+    folder: Path | None,
+    audit: str | None,
     **settings: Any,
 ) -> None:
     """Learn how far each member can be trusted on an index's corpus, without labels.
@@ -250,6 +262,12 @@ def calibrate(
         settings["judged"] = (read_queries(queries), read_qrels(qrels))
     if query_log is not None:
         settings["log"] = [query.text for query in read_queries(query_log)]
+    if (prior == "audit") != (folder is not None) or (audit is not None and folder is None):
+        raise InputError("give --prior audit and --audit DIR together; --by needs both")
+    if folder is not None:
+        from uec.auditing.prior import read_trust
+
+        settings["trust"] = read_trust(folder, audit or "selfretrieval")
     _calibrate(index_path, **{name: value for name, value in settings.items() if value is not None})
 
 

@@ -100,6 +100,8 @@ def calibration(found: Calibration) -> None:
             for name, member in report["members"].items()
         ],
     )
+    if report.get("prior", "spans") != "spans":
+        click.echo(f"the weights follow the members' places by {report['prior']}")
     if report["n_labelled"]:
         click.echo(f"the weights also follow {report['n_labelled']} judged queries")
     if report.get("n_logged"):

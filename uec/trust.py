@@ -65,6 +65,21 @@ TASKS: tuple[Task, ...] = ("quotation", "cloze")
 
 
 @dataclass(frozen=True, slots=True)
+class MemberTrust:
+    """Trust in members that was found elsewhere, to be used in place of what the spans say.
+
+    Attributes:
+        source: what found it, for reports.
+        log_trust: member to log trust, up to a constant.
+        identity: member to the identity of the encoder that was judged.
+    """
+
+    source: str
+    log_trust: Mapping[str, float]
+    identity: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Views:
     """m spans among p documents, as k members see them.
 
@@ -140,6 +155,7 @@ def learn(
     names: Sequence[str],
     settings: Mapping[str, Any],
     labelled: Float[np.ndarray, "q k"] | None = None,
+    trust: Float[np.ndarray, " k"] | None = None,
 ) -> Calibration:
     """Prior, temperature, beta and report from what the members made of the spans.
 
@@ -148,6 +164,7 @@ def learn(
         names: of the members.
         settings: go into the report.
         labelled: each member's reciprocal ranks of q judged queries, if there are any.
+        trust: log trust of the members from elsewhere, for the prior in place of the spans'.
     """
     ranks = {task: views.by_member(task) for task in TASKS}
     correlation = views.correlation()
@@ -157,9 +174,10 @@ def learn(
     evidence = {task: scale.evidence(own) for task, own in peaks.items()}
 
     def prior_of(part: np.ndarray, n_members: int = len(names)) -> np.ndarray:
-        trust = log_trust({task: own[part] for task, own in ranks.items()}, views.lexical, labelled)
+        seen = {task: own[part] for task, own in ranks.items()}
+        known = log_trust(seen, views.lexical, labelled) if trust is None else trust
         prior = np.full(len(names), -np.inf)
-        prior[:n_members] = log_prior(trust[:n_members], correlation[:n_members, :n_members])
+        prior[:n_members] = log_prior(known[:n_members], correlation[:n_members, :n_members])
         if views.lexical:
             prior[-1] -= np.log(scale.mean[-1] / scale.mean[:-1].mean())
             prior -= logsumexp(prior)

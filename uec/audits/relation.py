@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from uec.errors import InputError
@@ -47,7 +47,25 @@ class Relation:
 
 
 def relation(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]], measure: str, score: str, **settings: Any
+) -> Relation:
+    """Spearman correlation of two columns with its interval and leave-group-out values.
+
+    Args:
+        rows: one mapping a model.
+        measure: key of the label-free measure.
+        score: key of the supervised score.
+        **settings: of `mean_relation`.
+
+    Raises:
+        InputError: fewer than 4 models, a missing or non-finite value, or a column without
+            variation.
+    """
+    return mean_relation([rows], measure, score, **settings)
+
+
+def mean_relation(
+    tables: Sequence[Sequence[Mapping[str, Any]]],
     measure: str,
     score: str,
     *,
@@ -56,10 +74,12 @@ def relation(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Relation:
-    """Spearman correlation of two columns with its interval and leave-group-out values.
+    """Mean over several tasks of the Spearman correlation of two columns, over the same models.
+
+    The models are resampled and left out in all tasks at once: they, not the tasks, are few.
 
     Args:
-        rows: one mapping a model.
+        tables: a task's rows each, one mapping a model, the same models in the same order.
         measure: key of the label-free measure.
         score: key of the supervised score.
         group: key of the group a model belongs to; None leaves out one model at a time, under its
@@ -69,24 +89,29 @@ def relation(
         seed: seed of the bootstrap.
 
     Raises:
-        InputError: fewer than 4 models, a missing or non-finite value, or a column without
-            variation.
+        InputError: no task, tasks with other groups of models, fewer than 4 models, a missing or
+            non-finite value, or a column without variation.
     """
-    if len(rows) < _MIN_MODELS:
-        raise InputError(f"{len(rows)} models are too few for a rank correlation; give at least 4")
-    values, scores = _column(rows, measure), _column(rows, score)
-    rho = _rho(values, scores)
-    if rho is None:
+    if not tables:
+        raise InputError("no task to relate the columns on; give at least one table")
+    if len(tables[0]) < _MIN_MODELS:
+        raise InputError(
+            f"{len(tables[0])} models are too few for a rank correlation; give at least 4"
+        )
+    named = [[_group_of(row, i, group) for i, row in enumerate(rows)] for rows in tables]
+    if any(other != named[0] for other in named):
+        raise InputError("the tasks have other models; give the same ones in the same order")
+    groups = np.array(named[0])
+    columns = [(_column(rows, measure), _column(rows, score)) for rows in tables]
+    rhos = [_rho(values, scores) for values, scores in columns]
+    if None in rhos:
         raise InputError(f"{measure!r} or {score!r} is the same for all models: nothing to rank")
-    samples = _bootstrap(values, scores, n_resamples, seed)
+    samples = _bootstrap(columns, n_resamples, seed)
     tail = 50 * (1 - confidence)
     low, high = np.percentile(samples, (tail, 100 - tail))
-    groups = np.array([_group_of(row, i, group) for i, row in enumerate(rows)])
-    without = {
-        str(name): _rho(values[groups != name], scores[groups != name])
-        for name in dict.fromkeys(groups.tolist())
-    }
-    return Relation(measure, score, len(rows), rho, float(low), float(high), confidence, without)
+    without = {name: _without(columns, groups != name) for name in dict.fromkeys(named[0])}
+    rho = float(np.mean([own for own in rhos if own is not None]))
+    return Relation(measure, score, len(groups), rho, float(low), float(high), confidence, without)
 
 
 def _group_of(row: Mapping[str, Any], position: int, key: str | None) -> str:
@@ -117,14 +142,31 @@ def _rho(x: Float[np.ndarray, " m"], y: Float[np.ndarray, " m"]) -> float | None
     return float(stats.spearmanr(x, y).statistic)
 
 
+def _without(
+    columns: Sequence[tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]],
+    kept: Bool[np.ndarray, " m"],
+) -> float | None:
+    """Mean rho of the models that are kept, over the tasks where it is defined."""
+    rhos = [_rho(values[kept], scores[kept]) for values, scores in columns]
+    defined = [rho for rho in rhos if rho is not None]
+    return float(np.mean(defined)) if defined else None
+
+
 def _bootstrap(
-    x: Float[np.ndarray, " m"], y: Float[np.ndarray, " m"], n_resamples: int, seed: int
+    columns: Sequence[tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"]]],
+    n_resamples: int,
+    seed: int,
 ) -> Float[np.ndarray, " r"]:
-    """Rho of resampled models; resamples in which all models tie have none and are left out."""
-    chosen = np.random.default_rng(seed).integers(len(x), size=(n_resamples, len(x)))
-    ranks = [stats.rankdata(column[chosen], axis=1) for column in (x, y)]
-    a, b = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
-    scale = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-    defined = scale > 0
-    rhos: Float[np.ndarray, " r"] = (a * b).sum(axis=1)[defined] / scale[defined]
-    return rhos
+    """Mean rho of resampled models; a resample in which all models tie has none and is left out."""
+    n = len(columns[0][0])
+    chosen = np.random.default_rng(seed).integers(n, size=(n_resamples, n))
+    total, counted = np.zeros(n_resamples), np.zeros(n_resamples)
+    for x, y in columns:
+        a, b = (stats.rankdata(column[chosen], axis=1) for column in (x, y))
+        a, b = (rank - rank.mean(axis=1, keepdims=True) for rank in (a, b))
+        scale = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+        defined = scale > 0
+        total[defined] += (a * b).sum(axis=1)[defined] / scale[defined]
+        counted += defined
+    means: Float[np.ndarray, " r"] = total[counted > 0] / counted[counted > 0]
+    return means

@@ -1,0 +1,305 @@
+"""Do the label-free audits rank members as labels do?
+
+    python -m benchmarks.run_audits --data DIR --sets a,b --out FILE.json
+
+Each set's texts are audited by `uec.auditing`, and every measure of the members is related to what
+the members are worth with labels. A set is a folder in the BEIR layout (nDCG@10 of the member
+alone; pairs are the questions with a relevant passage each), ``sts/NAME`` (Spearman's correlation
+of the cosine with the scores; pairs are those with a score of four or more), or ``tatoeba/LANG``
+(share of sentences in either language whose nearest in the other is their translation).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import spearmanr
+
+from benchmarks import datasets, measures
+from benchmarks.remembering import remembered
+from benchmarks.run_local import parse_members
+from benchmarks.sentencesets import read_sts
+from uec import audits, encoders
+from uec.auditing import running
+from uec.auditing.gathering import Subject, embed
+from uec.auditing.sampling import PairSample, Sample, draw, read_sample
+from uec.audits.relation import mean_relation, relation
+from uec.encoders import Encoder
+from uec.errors import InputError
+from uec.records import Document, Pair
+
+FAMILIES = {
+    "minilm": "English",
+    "paraphrase": "English",
+    "e5": "E5",
+    "e5-enpt": "E5",
+    "use": "USE",
+    "wordllama": "static",
+    "wordllama-128": "static",
+    "wordllama-64": "static",
+}
+"""Members that share their training; each family is left out once."""
+
+SAME = 4.0
+"""Score, of five, from which two sentences of an STS set count as a pair."""
+
+NOT_MEASURES = {"member", "dimension"}
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What members are audited on, and what they are worth there.
+
+    Attributes:
+        sample: texts.
+        pairs: that mean the same.
+        score: what labels say of an encoder.
+        bitext: whether the pairs are translations, of which audits of one language say nothing.
+    """
+
+    sample: Sample
+    pairs: PairSample
+    score: Callable[[Encoder], float]
+    bitext: bool = False
+
+
+def load_task(data: Path, name: str, n_texts: int, seed: int) -> Task:
+    """A set by name; see the module.
+
+    Raises:
+        InputError: there is no such set.
+    """
+    kind, _, rest = name.partition("/")
+    if kind == "sts":
+        rows = list(read_sts(data / "sts" / f"{rest}-test.tsv"))
+        sentences = dict.fromkeys(r[side] for r in rows for side in ("sentence1", "sentence2"))
+        documents = [Document(str(i), text) for i, text in enumerate(sentences)]
+        same = [Pair(r["sentence1"], r["sentence2"]) for r in rows if r["score"] >= SAME]
+        return Task(
+            sampled(documents, n_texts, seed),
+            paired(same, n_texts, seed),
+            lambda encoder: _sts(encoder, rows),
+        )
+    if kind == "tatoeba":
+        lines = (data / "tatoeba" / f"{rest}-eng.tsv").read_text("utf-8").splitlines()[1:]
+        pairs = [Pair(*line.split("\t")) for line in lines]
+        english = [Document(str(i), pair.passage) for i, pair in enumerate(pairs)]
+        return Task(
+            sampled(english, n_texts, seed),
+            paired(pairs, n_texts, seed),
+            lambda encoder: _bitext(encoder, pairs),
+            bitext=True,
+        )
+    dataset = datasets.load_set(data, name)
+    texts = {document.doc_id: document.passage for document in dataset.corpus}
+    answers = {
+        query_id: next(doc_id for doc_id, relevance in judged.items() if relevance > 0)
+        for query_id, judged in dataset.qrels.items()
+    }
+    asked = [
+        Pair(query.text, texts[answers[query.query_id]])
+        for query in dataset.queries
+        if texts[answers[query.query_id]].strip()
+    ]
+    return Task(
+        read_sample(data / name, n_texts, seed),
+        paired(asked, n_texts, seed),
+        lambda encoder: _retrieval(encoder, dataset),
+    )
+
+
+def sampled(documents: Sequence[Document], n_texts: int, seed: int) -> Sample:
+    """Some of these distinct texts."""
+    rows = np.sort(np.random.default_rng(seed).permutation(len(documents))[:n_texts])
+    chosen = tuple(documents[row] for row in rows)
+    return Sample(chosen, rows, len(documents), n_repeated=0, n_empty=0)
+
+
+def paired(pairs: Sequence[Pair], n_pairs: int, seed: int) -> PairSample:
+    """Some of the pairs that share no side with an earlier one."""
+    queries: set[str] = set()
+    passages: set[str] = set()
+    fresh = []
+    for row, pair in enumerate(pairs):
+        if pair.query not in queries and pair.passage not in passages:
+            fresh.append(row)
+        queries.add(pair.query)
+        passages.add(pair.passage)
+    rows = np.sort(np.random.default_rng(seed).permutation(fresh)[:n_pairs])
+    return PairSample(
+        tuple(pairs[row].query for row in rows),
+        tuple(pairs[row].passage for row in rows),
+        rows,
+        len(pairs),
+        len(pairs) - len(fresh),
+    )
+
+
+def _retrieval(encoder: Encoder, dataset: datasets.RetrievalSet) -> float:
+    documents = [document for document in dataset.corpus if document.passage.strip()]
+    right = _unit(encoder.encode([d.passage for d in documents], "document").mean)
+    left = _unit(encoder.encode([q.text for q in dataset.queries], "query").mean)
+    run = {}
+    for query, scores in zip(dataset.queries, left @ right.T, strict=True):
+        best = np.argsort(-scores, kind="stable")[:100]
+        run[query.query_id] = {documents[i].doc_id: float(scores[i]) for i in best}
+    values = measures.per_query(dataset.name, run, dataset.qrels)["nDCG@10"]
+    return float(np.mean(list(values.values())))
+
+
+def _sts(encoder: Encoder, rows: Sequence[Mapping[str, Any]]) -> float:
+    left, right = (
+        _unit(encoder.encode([row[side] for row in rows], "query").mean)
+        for side in ("sentence1", "sentence2")
+    )
+    cosine = np.einsum("nd,nd->n", left, right)
+    return float(spearmanr(cosine, [row["score"] for row in rows]).statistic)
+
+
+def _bitext(encoder: Encoder, pairs: Sequence[Pair]) -> float:
+    left = _unit(encoder.encode([pair.query for pair in pairs], "query").mean)
+    right = _unit(encoder.encode([pair.passage for pair in pairs], "document").mean)
+    similarity, own = left @ right.T, np.arange(len(pairs))
+    return float(np.mean([(similarity.argmax(axis=axis) == own).mean() for axis in (0, 1)]))
+
+
+def _unit(mean: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    return np.asarray(mean / np.linalg.norm(mean, axis=1, keepdims=True))
+
+
+def measured(
+    subjects: Sequence[Subject], task: Task, names: Sequence[str], n_spans: int, seed: int
+) -> tuple[Rows, dict[str, Any]]:
+    """Every measure of every member and its score by labels; and seconds an audit took.
+
+    "spans" stands before measures of pairs that need no questions: pieces of the corpus and what
+    is left of their texts.
+    """
+    rows: Rows = [
+        {
+            "member": subject.name,
+            "family": FAMILIES.get(subject.name, subject.name),
+            "labels": task.score(_encoder(subject)),
+        }
+        for subject in subjects
+    ]
+    of_pairs = [name for name in names if name in running.OF_PAIRS]
+    if task.bitext:
+        names = of_pairs
+    audited = running.run(
+        subjects, task.sample, task.pairs, names=names, n_spans=n_spans, seed=seed
+    )
+    for name, report in audited.reports.items():
+        _join(rows, name, report.rows)
+    if of_pairs and not task.bitext:
+        looked = embed(subjects, task.sample, None, draw(task.sample, n_spans, seed)).looked
+        parts = {name: (own.spans, own.rests) for name, own in looked.items()}
+        for name in of_pairs:
+            _join(rows, f"spans {name}", audits.load(name)(parts, seed=seed).rows)
+    return rows, {
+        "texts": len(task.sample.documents),
+        "seconds": audited.seconds,
+        "refused": audited.refused,
+        "reports": {
+            name: {"settings": report.settings, "warnings": report.warnings}
+            for name, report in audited.reports.items()
+        },
+    }
+
+
+def _encoder(subject: Subject) -> Encoder:
+    assert subject.encoder is not None
+    return subject.encoder
+
+
+def _join(rows: Rows, audit: str, found: Sequence[Mapping[str, Any]]) -> None:
+    for row, own in zip(rows, found, strict=True):
+        row |= {
+            f"{audit} {key}": float(value)
+            for key, value in own.items()
+            if key not in NOT_MEASURES and isinstance(value, int | float)
+        }
+
+
+def related(tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
+    """Measure to set, or "average", to its relation with what labels say.
+
+    A measure that is the same for all members of a set, or that not every member has, is left out
+    there.
+    """
+    keys = dict.fromkeys(key for rows in tables.values() for row in rows for key in row)
+    found: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        if key in ("member", "family", "labels"):
+            continue
+        usable = {}
+        for name, rows in tables.items():
+            try:
+                own = relation(rows, key, "labels", group="family")
+            except InputError:
+                continue
+            usable[name] = rows
+            found.setdefault(key, {})[name] = dataclasses.asdict(own)
+        if len(usable) > 1:
+            mean = mean_relation(list(usable.values()), key, "labels", group="family")
+            found[key]["average"] = {**dataclasses.asdict(mean), "sets": list(usable)}
+    return found
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--sets", required=True, help="Comma separated; see above.")
+@click.option("--members", default=",".join(FAMILIES), show_default=True)
+@click.option("--only", help="Audits to run, comma separated; all without it.")
+@click.option("--n-texts", default=1000, show_default=True)
+@click.option("--n-spans", default=running.N_SPANS, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(
+    data: Path,
+    sets: str,
+    members: str,
+    only: str | None,
+    n_texts: int,
+    n_spans: int,
+    seed: int,
+    cache: Path | None,
+    out: Path,
+) -> None:
+    """Write FILE.json with the members' measures on each set and their relation to the labels."""
+    specs = parse_members(members)
+    names = running.chosen(only.split(",") if only else [], [])
+    subjects = [
+        Subject(spec.name, spec.model, remembered(encoders.load(spec), cache)) for spec in specs
+    ]
+    tables: dict[str, Rows] = {}
+    about: dict[str, Any] = {}
+    for name in sets.split(","):
+        task = load_task(data, name, n_texts, seed)
+        tables[name], about[name] = measured(subjects, task, names, n_spans, seed)
+        shown = {row["member"]: round(row["labels"], 3) for row in tables[name]}
+        click.echo(f"{name}: {shown} {about[name].get('refused', '')}", err=True)
+        content = {
+            "relations": related(tables),
+            "members": tables,
+            "about": about,
+            "settings": {"audits": list(names), "n_spans": n_spans, "seed": seed},
+        }
+        # After each set: a long run that is stopped keeps what it has.
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
