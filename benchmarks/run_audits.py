@@ -11,6 +11,7 @@ of the cosine with the scores; pairs are those with a score of four or more), or
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,9 @@ FAMILIES = {
 
 SAME = 4.0
 """Score, of five, from which two sentences of an STS set count as a pair."""
+
+FAILED = 0.1
+"""Score on a bitext task below which a model knows one of the languages only."""
 
 NOT_MEASURES = {"member", "dimension"}
 
@@ -256,6 +260,21 @@ def related(tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def published(path: Path) -> dict[str, Any]:
+    """Relation of the measures in a table of models, made elsewhere, with its ``mteb_score``.
+
+    English-only models, with a score below `FAILED` on a task of two languages, are a group.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows: Rows = list(csv.DictReader(file))
+    for row in rows:
+        row["family"] = "English" if float(row["mteb_score"]) < FAILED else "multilingual"
+    keys = [key for key in rows[0] if key not in ("model", "family", "mteb_score")]
+    return {
+        key: dataclasses.asdict(relation(rows, key, "mteb_score", group="family")) for key in keys
+    }
+
+
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--sets", required=True, help="Comma separated; see above.")
@@ -265,6 +284,11 @@ def related(tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
 @click.option("--n-spans", default=running.N_SPANS, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path, exists=True),
+    help="CSV of published figures: model, mteb_score and measures.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     data: Path,
@@ -275,6 +299,7 @@ def main(
     n_spans: int,
     seed: int,
     cache: Path | None,
+    table: Path | None,
     out: Path,
 ) -> None:
     """Write FILE.json with the members' measures on each set and their relation to the labels."""
@@ -292,6 +317,7 @@ def main(
         click.echo(f"{name}: {shown} {about[name].get('refused', '')}", err=True)
         content = {
             "relations": related(tables),
+            "published": {} if table is None else {table.stem: published(table)},
             "members": tables,
             "about": about,
             "settings": {"audits": list(names), "n_spans": n_spans, "seed": seed},

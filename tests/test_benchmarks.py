@@ -7,11 +7,13 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy.stats import spearmanr
 
 pytest.importorskip("ir_measures", reason="needs ir-measures (extra 'bench')")
 
 from benchmarks import datasets, measures
 from benchmarks.report import main as report
+from benchmarks.run_audits import main as audits
 from benchmarks.run_labelled import main as labelled
 from benchmarks.run_local import main
 from benchmarks.run_traces import auroc
@@ -82,8 +84,8 @@ def test_auroc_by_hand():
     assert auroc(positive, np.ones(4)) == 0.5
 
 
-def test_run_local_on_a_small_set(tmp_path, texts):
-    folder = tmp_path / "small"
+def write_small(folder, texts):
+    """Sixty documents and ten queries, the first words of one each."""
     (folder / "qrels").mkdir(parents=True)
     corpus = [{"_id": f"d{i}", "title": "", "text": t} for i, t in enumerate(texts[:60])]
     queries = [{"_id": f"q{i}", "text": " ".join(t.split()[:5])} for i, t in enumerate(texts[:10])]
@@ -91,6 +93,10 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
     qrels = "".join(f"q{i}\td{i}\t1\n" for i in range(10))
     (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+
+
+def test_run_local_on_a_small_set(tmp_path, texts):
+    write_small(tmp_path / "small", texts)
     pairs = [{"query": t[:20], "passage": t} for t in texts[60:120]]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     arguments = ["--data", tmp_path, "--sets", "small", "--members", "a=hashing:32,b=hashing:32:1"]
@@ -141,6 +147,48 @@ def test_run_local_on_a_small_set(tmp_path, texts):
     # Encodings kept by the first run give the same figures in a second.
     CliRunner().invoke(main, [str(a) for a in arguments])
     assert json.loads((tmp_path / "out.json").read_text())["sets"] == content["sets"]
+
+
+def test_run_audits_relates_every_measure_to_the_labels(tmp_path, texts):
+    write_small(tmp_path / "small", texts)
+    (tmp_path / "sts").mkdir()
+    scored = [(5.0, t, f"{t} again") for t in texts[:40]]
+    scored += [(0.0, t, u) for t, u in zip(texts[40:60], texts[60:80], strict=True)]
+    lines = "".join(f"{score}\t{a}\t{b}\n" for score, a, b in scored)
+    (tmp_path / "sts" / "own-test.tsv").write_text(f"score\tsentence1\tsentence2\n{lines}")
+    (tmp_path / "tatoeba").mkdir()
+    pairs = "".join(f"{' '.join(t.split()[:9])}\t{t}\n" for t in texts)
+    (tmp_path / "tatoeba" / "xxx-eng.tsv").write_text(f"xxx\teng\n{pairs}")
+    rows = [("m1", 0.05, 1), ("m2", 0.2, 2), ("m3", 0.3, 3), ("m4", 0.4, 5), ("m5", 0.5, 4)]
+    (tmp_path / "table.csv").write_text(
+        "model,mteb_score,own\n" + "".join(f"{m},{score},{own}\n" for m, score, own in rows)
+    )
+    widths = (4, 8, 16, 32, 64)
+    arguments = ["--data", tmp_path, "--sets", "small,sts/own,tatoeba/xxx", "--n-spans", 40]
+    arguments += ["--members", ",".join(f"h{width}=hashing:{width}" for width in widths)]
+    arguments += ["--only", "selfretrieval,overlap", "--table", tmp_path / "table.csv"]
+    arguments += ["--cache", tmp_path / "cache", "--out", tmp_path / "audits.json"]
+    done = CliRunner().invoke(audits, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    content = json.loads((tmp_path / "audits.json").read_text())
+    for name in ("small", "sts/own", "tatoeba/xxx"):
+        rows = content["members"][name]
+        assert rows[-1]["labels"] > rows[0]["labels"]
+        own = content["relations"]["overlap overlap@5"][name]
+        ranks = spearmanr([r["overlap overlap@5"] for r in rows], [r["labels"] for r in rows])
+        assert own["rho"] == pytest.approx(ranks.statistic)
+        assert own["low"] <= own["rho"] <= own["high"] and set(own["without"]) == {
+            f"h{width}" for width in widths
+        }
+    trust = content["relations"]["selfretrieval trust"]
+    assert set(trust) == {"small", "sts/own", "average"} == {*trust["average"]["sets"], "average"}
+    assert trust["average"]["rho"] == pytest.approx(
+        (trust["small"]["rho"] + trust["sts/own"]["rho"]) / 2
+    )
+    # A wider table of hashed words collides less: every way of looking must see that.
+    assert trust["average"]["rho"] > 0.8
+    assert content["published"]["table"]["own"]["rho"] == pytest.approx(0.9)
+    assert content["published"]["table"]["own"]["without"]["English"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("name", ["minilm", "paraphrase", "e5"])

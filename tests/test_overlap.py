@@ -17,7 +17,7 @@ from uec.audits.agreement import agreement
 from uec.audits.agreement import audit as audit_agreement
 from uec.audits.neighbours import Neighbours, chance, occurrences, overlap, shared
 from uec.audits.overlap import audit, retention, sizes
-from uec.audits.relation import relation
+from uec.audits.relation import mean_relation, relation
 from uec.errors import DependencyError, InputError, NotFoundError
 
 
@@ -309,6 +309,21 @@ def test_relation_by_hand() -> None:
     assert result.without["d"] == pytest.approx(1.0)
     assert result.without["a"] == pytest.approx(0.5)
     assert -1 <= result.low <= result.rho <= result.high <= 1
+
+
+def test_mean_relation_of_two_tasks() -> None:
+    names = "abcde"
+    first = [{"member": n, "m": m, "s": m} for n, m in zip(names, range(5), strict=True)]
+    second = [{**row, "s": -row["m"]} for row in first]
+    both = mean_relation([first, second], "m", "s", n_resamples=300)
+    # Every resample is in order on one task and in reverse on the other.
+    assert (both.rho, both.low, both.high) == (0, 0, 0)
+    assert both.without == dict.fromkeys(names, 0)
+    assert mean_relation([first], "m", "s") == relation(first, "m", "s")
+    with pytest.raises(InputError, match="the same ones in the same order"):
+        mean_relation([first, first[::-1]], "m", "s")
+    with pytest.raises(InputError, match="no task"):
+        mean_relation([], "m", "s")
 
 
 def test_relation_refuses_what_cannot_be_ranked() -> None:
