@@ -11,10 +11,11 @@ the full variance of the similarity, and the two rankings of the best 100, on on
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -26,7 +27,7 @@ from benchmarks.run_local import parse_members
 from uec.build import build_index
 from uec.ensemble import Ensemble
 from uec.fitting import fit_ensemble
-from uec.laplace import FitSettings
+from uec.laplace import Curvature, FitSettings
 from uec.records import POSTERIOR_KINDS, SearchOptions
 from uec.retriever import Retriever
 
@@ -123,9 +124,13 @@ def sketch_error(ensemble: Ensemble, dataset: datasets.RetrievalSet) -> dict[str
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--languages", default="en,de,zh,ru,ar", show_default=True)
-@click.option("--sketch-set", default="scifact", show_default=True)
+@click.option("--sketch-set", default="scifact", show_default=True, help="Empty for none.")
 @click.option("--members", default="minilm,paraphrase,e5", show_default=True)
 @click.option("--n-pairs", default=1500, show_default=True)
+@click.option(
+    "--curvature", type=click.Choice(get_args(Curvature)), default="ggn", show_default=True
+)
+@click.option("--rank", default=256, show_default=True, help="Directions the Kronecker form keeps.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Keep encodings here.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
@@ -134,20 +139,31 @@ def main(
     sketch_set: str,
     members: str,
     n_pairs: int,
+    curvature: Curvature,
+    rank: int,
     cache: Path | None,
     out: Path,
 ) -> None:
     """Write FILE.json with both parts."""
     specs = parse_members(members)
     pairs = datasets.english_pairs(data, n_pairs)
+    settings = FitSettings(curvature=curvature, rank=rank)
     ensemble = remembering(
-        fit_ensemble(specs, {spec.name: pairs for spec in specs}, FitSettings()), cache
+        fit_ensemble(specs, {spec.name: pairs for spec in specs}, settings), cache
     )
     sets = [datasets.load_set(data, f"xquadr-{language}") for language in languages.split(",")]
     content = {
         "auroc": failures(ensemble, sets),
-        "sketch": {sketch_set: sketch_error(ensemble, datasets.load_set(data, sketch_set))},
-        "settings": {"pairs": len(pairs), "languages": languages},
+        "sketch": {
+            name: sketch_error(ensemble, datasets.load_set(data, name))
+            for name in sketch_set.split(",")
+            if name
+        },
+        "settings": {
+            "pairs": len(pairs),
+            "languages": languages,
+            "fit": dataclasses.asdict(settings),
+        },
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -47,7 +47,9 @@ def estimate(u, v, name="flare", n_components=None, seed=0):
         v, split.train, n_components=n_components, noise=0.05, seed=seed
     )
     source = sufficiency.standardise(u, split.train)
-    return float(information.ESTIMATORS[name](target, [source], split, seed=seed).mean())
+    return float(
+        information.ESTIMATORS[name](target, [source], split, seed=seed).information.mean()
+    )
 
 
 def grid(step=0.05, edge=9.0):
@@ -127,6 +129,17 @@ def test_flow_finds_what_a_linear_map_cannot():
     u = rng.standard_normal((1200, 2))
     v = np.abs(u + 0.5) + 0.3 * rng.standard_normal(u.shape)
     assert estimate(u, v) > 2 * estimate(u, v, "ridge")
+
+
+def test_a_gaussian_counts_the_misfit_of_its_marginal_as_information():
+    # Two clusters a dimension: H(V) is 2 log 2 and that of one cluster, far below a Gaussian's.
+    rng = np.random.default_rng(0)
+    u = 2 * rng.choice([-1.0, 1.0], (2000, 2)) + 0.3 * rng.standard_normal((2000, 2))
+    v = u + 0.5 * rng.standard_normal(u.shape)
+    truth = 2 * (np.log(2) + 0.5 * np.log(0.34 / 0.25))
+    gaussian = 2 * 0.5 * np.log(4.34 / 0.25)
+    assert estimate(u, v, "ridge") == pytest.approx(gaussian, rel=0.1)
+    assert estimate(u, v) == pytest.approx(truth, rel=0.2)
 
 
 def test_high_dimensions_do_no_harm_where_the_intrinsic_one_is_low():
@@ -228,6 +241,8 @@ def test_report_is_json_counts_all_texts_and_names_its_limits(report):
     assert len(found.details["learning_curve"]["n_fitted"]) == 3
     assert found.settings["n_components"] == 4 and found.settings["seeds"] == [0]
     assert any("2 other(s) only" in warning for warning in found.warnings)
+    assert all(value is not None for value in found.details["entropy"]["flare"])
+    assert any("better than a linear Gaussian model on" in said for said in found.findings)
     assert found.findings[0].startswith("Knowing ") and "blind, the least" in found.findings[0]
 
 

@@ -70,14 +70,14 @@ def test_ridge_residuals_are_those_of_refitting_without_each_row():
 @pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
 def test_ridge_gaussian_equals_the_closed_form_on_gaussian_pairs(noise):
     u, v, truth = gaussian_pair(np.random.default_rng(0), n=6000, noise=noise)
-    estimate = sufficiency.ridge_gaussian(u, v, split_texts(6000, 0)).mean()
+    estimate = sufficiency.ridge_gaussian([u], v, split_texts(6000, 0)).information.mean()
     assert estimate == pytest.approx(truth, abs=0.12 + 0.02 * truth)
 
 
 def test_ridge_gaussian_is_not_fooled_by_more_dimensions_than_texts():
     rng = np.random.default_rng(0)
     u, v = rng.standard_normal((500, 600)), rng.standard_normal((500, 20))
-    assert abs(sufficiency.ridge_gaussian(u, v, split_texts(500, 0)).mean()) < 0.6
+    assert abs(sufficiency.ridge_gaussian([u], v, split_texts(500, 0)).information.mean()) < 0.6
 
 
 def test_reduced_source_keeps_what_a_linear_map_says_about_the_target():
@@ -87,8 +87,10 @@ def test_reduced_source_keeps_what_a_linear_map_says_about_the_target():
     split = split_texts(3000, 0)
     reduced = sufficiency.reduce_source(wide, v, split.train, rank=16)
     assert reduced.shape == (3000, 16)
-    full = sufficiency.ridge_gaussian(wide, v, split).mean()
-    assert sufficiency.ridge_gaussian(reduced, v, split).mean() == pytest.approx(full, abs=0.15)
+    full = sufficiency.ridge_gaussian([wide], v, split).information.mean()
+    assert sufficiency.ridge_gaussian([reduced], v, split).information.mean() == pytest.approx(
+        full, abs=0.15
+    )
     assert full < truth
 
 

@@ -86,11 +86,11 @@ def audit(
     )
     n_steps = (len(ESTIMATORS) * len(seeds) + len(CURVE_SHARES)) * len(pool)
     steps = _Steps(n_steps, n_given * len(members), progress)
-    information = _measure(study, seeds, steps)
+    estimated = _measure(study, seeds, steps)
     curve = _learning_curve(study, seeds[0], steps)
     return _report(
         study,
-        information,
+        estimated,
         curve,
         settings={
             "seeds": list(seeds),
@@ -190,10 +190,22 @@ class _Steps:
             self._progress(after - before)
 
 
-def _estimate(
-    study: _Study, name: str, seed: int, *, share: float, steps: _Steps
-) -> Float[np.ndarray, "targets members t"]:
-    """Log-ratios in nats by one estimator, NaN where a member would be its own reference.
+@dataclass(frozen=True, slots=True)
+class _Estimated:
+    """What one estimator found, in nats.
+
+    Attributes:
+        information: (..., targets, members, t) log-ratios, NaN where a member would be its own
+            reference.
+        marginal: (..., targets, t) log densities of the targets without a source.
+    """
+
+    information: Float[np.ndarray, "*seeds targets members t"]
+    marginal: Float[np.ndarray, "*seeds targets t"]
+
+
+def _estimate(study: _Study, name: str, seed: int, *, share: float, steps: _Steps) -> _Estimated:
+    """Estimate all pairs from one split of the texts.
 
     Every target and source is prepared from all training texts; with a `share` below one only
     that share of them is fitted on, so that all shares estimate the same quantity.
@@ -201,6 +213,7 @@ def _estimate(
     split = sufficiency.split_texts(study.n_texts, seed)
     sources = {m: sufficiency.standardise(study.embeddings[m], split.train) for m in study.members}
     found = np.full((len(study.pool), len(study.members), len(split.test)), np.nan)
+    marginal = np.full((len(study.pool), len(split.test)), np.nan)
     for i, reference in enumerate(study.pool):
         target = sufficiency.prepare_target(
             study.embeddings[reference],
@@ -211,25 +224,27 @@ def _estimate(
         )
         others = [j for j, member in enumerate(study.members) if member != reference]
         if others:
-            found[i, others] = ESTIMATORS[name](
+            densities = ESTIMATORS[name](
                 target,
                 [sources[study.members[j]] for j in others],
                 split.shrunk(share),
                 seed=seed,
                 device=study.device,
             )
+            found[i, others], marginal[i] = densities.information, densities.marginal
         steps.advance()
+    return _Estimated(found, marginal)
+
+
+def _measure(study: _Study, seeds: Sequence[int], steps: _Steps) -> dict[str, _Estimated]:
+    """Every pair by every estimator, with the seeds as first axis."""
+    found = {}
+    for name in ESTIMATORS:
+        runs = [_estimate(study, name, seed, share=1.0, steps=steps) for seed in seeds]
+        found[name] = _Estimated(
+            np.stack([run.information for run in runs]), np.stack([run.marginal for run in runs])
+        )
     return found
-
-
-def _measure(
-    study: _Study, seeds: Sequence[int], steps: _Steps
-) -> dict[str, Float[np.ndarray, "seeds targets members t"]]:
-    """Log-ratios in nats by estimator."""
-    return {
-        name: np.stack([_estimate(study, name, seed, share=1.0, steps=steps) for seed in seeds])
-        for name in ESTIMATORS
-    }
 
 
 def _learning_curve(
@@ -238,7 +253,7 @@ def _learning_curve(
     """FLARE's I_s in nats from a part of the training texts, judged on the same test texts."""
     return np.stack(
         [
-            _estimate(study, "flare", seed, share=share, steps=steps).mean(axis=-1)
+            _estimate(study, "flare", seed, share=share, steps=steps).information.mean(axis=-1)
             for share in CURVE_SHARES
         ]
     )
@@ -246,13 +261,14 @@ def _learning_curve(
 
 def _report(
     study: _Study,
-    information: dict[str, Float[np.ndarray, "seeds targets members t"]],
+    estimated: dict[str, _Estimated],
     curve: Float[np.ndarray, "shares targets members"],
     *,
     settings: dict[str, Any],
     limits: dict[str, Any],
 ) -> AuditReport:
-    nats = {name: values.mean(axis=-1) for name, values in information.items()}
+    nats = {name: own.information.mean(axis=-1) for name, own in estimated.items()}
+    entropies = {name: -own.marginal.mean(axis=-1) for name, own in estimated.items()}
     by_seed = {
         (name, rule): np.stack([sufficiency.scores(m, study.n_dims, rule) for m in matrices])
         for name, matrices in nats.items()
@@ -267,7 +283,7 @@ def _report(
         n_texts=study.n_texts,
         rows=tuple(rows),
         rank_by="flare",
-        findings=flare_words.findings(rows, nats, learning),
+        findings=flare_words.findings(rows, nats, entropies, learning),
         warnings=flare_words.warnings(
             members=study.members,
             targets=study.pool,
@@ -276,7 +292,7 @@ def _report(
             n_texts=study.n_texts,
             **limits,
         ),
-        details=_details(study, information, learning),
+        details=_details(study, estimated, learning),
     )
 
 
@@ -303,15 +319,17 @@ def _rows(
 
 def _details(
     study: _Study,
-    information: dict[str, Float[np.ndarray, "seeds targets members t"]],
+    estimated: dict[str, _Estimated],
     learning: Float[np.ndarray, "shares members"],
 ) -> dict[str, Any]:
     n_fitted = len(sufficiency.split_texts(study.n_texts, 0).fitted)
+    information = {name: own.information for name, own in estimated.items()}
     nats = {name: values.mean(axis=-1) for name, values in information.items()}
     errors = {
         name: (values.std(axis=-1) / np.sqrt(values.shape[-1])).mean(axis=0)
         for name, values in information.items()
     }
+    entropies = {name: -own.marginal.mean(axis=(0, -1)) for name, own in estimated.items()}
     return {
         "unit": "nats; rows are targets, columns members, null where both are the same",
         "targets": list(study.pool),
@@ -320,6 +338,7 @@ def _details(
         "information": {name: _listed(matrix.mean(axis=0)) for name, matrix in nats.items()},
         "spread": {name: _listed(matrix.std(axis=0)) for name, matrix in nats.items()},
         "standard_error": {name: _listed(matrix) for name, matrix in errors.items()},
+        "entropy": {name: _listed(own[None])[0] for name, own in entropies.items()},
         "learning_curve": {
             "n_fitted": [int(share * n_fitted) for share in (*CURVE_SHARES, 1.0)],
             "flare": {member: learning[:, j].tolist() for j, member in enumerate(study.members)},

@@ -1,10 +1,12 @@
 """Three estimators of ``I(U -> V) = H(V) - H(V | U)`` behind one signature.
 
-Each takes a target (n, c), any number of sources and a split of the texts, and gives
-``log p(v | u) - log p(v)`` in nats of every test text, the same texts for all: `flare` by coupling
-flows, `emir` by Gaussian mixtures, `ridge` by the closed-form Gaussian. Their mean over texts
-estimates I_s. Held out, it may come out negative, and fitting by heart only lowers it; what can
-still inflate it is a marginal density that fits worse than the conditional one.
+Each takes a target (n, c), any number of sources and a split of the texts, and gives the log
+densities ``log p(v | u)`` and ``log p(v)`` in nats of every test text, the same texts for all:
+`flare` by coupling flows, `emir` by Gaussian mixtures, `ridge` by the closed-form Gaussian. The
+mean of their difference over texts estimates I_s. Held out, it may come out negative, and fitting
+by heart only lowers it; what inflates it is a marginal density that fits worse than the conditional
+one. That is what the Gaussian does: on three sets its conditional density was as good as the flow's
+and its marginal 2 to 6 nats worse, which all passed for information.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from uec.audits.densities import (
     log_prob,
     seeded,
 )
-from uec.audits.sufficiency import Split, reduce_source, ridge_gaussian
+from uec.audits.sufficiency import LogDensities, Split, reduce_source, ridge_gaussian
 
 RANK = 64
 """r of the low-rank branch: how many numbers of a source a flow gets to see."""
@@ -45,8 +47,8 @@ class Estimator(Protocol):
         *,
         seed: int = 0,
         device: str = "cpu",
-    ) -> Float[np.ndarray, "sources t"]:
-        """Log-ratios in nats of each source and test text.
+    ) -> LogDensities:
+        """Log densities in nats of each test text, without and with each source.
 
         Args:
             target: (n, c) target V, standardised.
@@ -102,7 +104,7 @@ def flare(
     *,
     seed: int = 0,
     device: str = "cpu",
-) -> Float[np.ndarray, "sources t"]:
+) -> LogDensities:
     """FLARE's estimate (arXiv 2604.17344): a flow, then its copy with a branch from the source."""
     reduced = [reduce_source(source, target, split.train, rank=RANK) for source in sources]
     return _fitted(_FLOW, target, reduced, split, seed, device)
@@ -115,7 +117,7 @@ def emir(
     *,
     seed: int = 0,
     device: str = "cpu",
-) -> Float[np.ndarray, "sources t"]:
+) -> LogDensities:
     """EMIR's estimate (arXiv 2406.07640): KNIFE's mixtures of 8 modes, width c, as its code has it.
 
     Departures: judged on held-out texts, where EMIR judges on those it fitted, which inflates the
@@ -132,9 +134,9 @@ def ridge(
     *,
     seed: int = 0,
     device: str = "cpu",
-) -> Float[np.ndarray, "sources t"]:
+) -> LogDensities:
     """The Gaussian plug-in by ridge regression; exact, so `seed` and `device` change nothing."""
-    return np.stack([ridge_gaussian(source, target, split) for source in sources])
+    return ridge_gaussian(sources, target, split)
 
 
 ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(
@@ -149,7 +151,7 @@ def _fitted(
     split: Split,
     seed: int,
     device: str,
-) -> Float[np.ndarray, "sources t"]:
+) -> LogDensities:
     """Fit ``p(v)`` once and ``p(v | u)`` for each source; compare them on the test texts."""
 
     def rows(texts: Int[np.ndarray, " m"], source: Float[np.ndarray, "n _"] | None = None) -> Rows:
@@ -163,7 +165,7 @@ def _fitted(
     with seeded(seed):
         marginal = family.marginal(target.shape[1]).to(device)
         fit(marginal, rows(split.train), rows(split.validation), first)
-        baseline = log_prob(marginal, rows(split.test))
+        without = log_prob(marginal, rows(split.test))
         for source in sources:
             conditional = family.conditional(marginal, target.shape[1], source.shape[1]).to(device)
             fit(
@@ -172,5 +174,9 @@ def _fitted(
                 rows(split.validation, source),
                 second,
             )
-            found.append(log_prob(conditional, rows(split.test, source)) - baseline)
-    return torch.stack(found).cpu().numpy().astype(np.float64)
+            found.append(log_prob(conditional, rows(split.test, source)))
+
+    def array(values: torch.Tensor) -> np.ndarray:
+        return values.cpu().numpy().astype(np.float64)
+
+    return LogDensities(array(without), array(torch.stack(found)))

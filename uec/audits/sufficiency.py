@@ -158,30 +158,44 @@ def ridge(
     return Ridge(predicted, best_residual, target_mean)
 
 
+@dataclass(frozen=True, slots=True)
+class LogDensities:
+    """What an estimator makes of a target with and without sources, in nats, on test texts.
+
+    Attributes:
+        marginal: (t,) ``log p(v)``; less its mean is the entropy H(V).
+        conditional: (sources, t) ``log p(v | u)``.
+    """
+
+    marginal: Float[np.ndarray, " t"]
+    conditional: Float[np.ndarray, "sources t"]
+
+    @property
+    def information(self) -> Float[np.ndarray, "sources t"]:
+        """``log p(v | u) - log p(v)``, whose mean over texts estimates I_s."""
+        return np.asarray(self.conditional - self.marginal)
+
+
 def ridge_gaussian(
-    source: Float[np.ndarray, "n d"], target: Float[np.ndarray, "n c"], split: Split
-) -> Float[np.ndarray, " t"]:
-    """Plug-in estimate that takes source and target for jointly Gaussian, on held-out rows.
+    sources: Sequence[Float[np.ndarray, "n _"]], target: Float[np.ndarray, "n c"], split: Split
+) -> LogDensities:
+    """Plug-in estimate that takes sources and target for jointly Gaussian, on held-out rows.
 
     ``V | U ~ N(W U, R)`` with W by `ridge` and R from its leave-one-out residuals, ``V ~ N(m, S)``;
     both covariances shrunk as Ledoit and Wolf do (2004). Nothing is trained in steps, so train and
     validation rows are both fitted on.
-
-    Returns:
-        (t,) ``log p(v | u) - log p(v)`` in nats of each test row.
     """
     from sklearn.covariance import LedoitWolf
 
-    fitted = ridge(source, target, split.fitted)
-    centred = target - fitted.baseline
     shrinkage = LedoitWolf(assume_centered=True)
-    marginal = shrinkage.fit(centred[split.fitted]).covariance_
-    conditional = shrinkage.fit(fitted.residual).covariance_
-    left_over = (target - fitted.predicted)[split.test]
-    log_ratio: Float[np.ndarray, " t"] = _log_normal(left_over, conditional) - _log_normal(
-        centred[split.test], marginal
-    )
-    return log_ratio
+    centred = target - target[split.fitted].mean(axis=0)
+    covariance = shrinkage.fit(centred[split.fitted]).covariance_
+    conditional = []
+    for source in sources:
+        fitted = ridge(source, target, split.fitted)
+        left_over = (target - fitted.predicted)[split.test]
+        conditional.append(_log_normal(left_over, shrinkage.fit(fitted.residual).covariance_))
+    return LogDensities(_log_normal(centred[split.test], covariance), np.stack(conditional))
 
 
 def reduce_source(
@@ -215,10 +229,11 @@ def reduce_source(
 def _log_normal(
     rows: Float[np.ndarray, "n c"], covariance: Float[np.ndarray, "c c"]
 ) -> Float[np.ndarray, " n"]:
-    """Log-density of centred Gaussian rows, up to the constant that cancels between entropies."""
+    """Log-density of centred Gaussian rows."""
     solved = np.linalg.solve(covariance, rows.T)
     exponent: Float[np.ndarray, " n"] = np.einsum("nc,cn->n", rows, solved)
-    return -0.5 * (exponent + float(np.linalg.slogdet(covariance)[1]))
+    log_normaliser = float(np.linalg.slogdet(2 * np.pi * covariance)[1])
+    return -0.5 * (exponent + log_normaliser)
 
 
 def scores(
