@@ -31,7 +31,7 @@ from benchmarks.sentencesets import read_sts
 from uec import audits, encoders
 from uec.auditing import running
 from uec.auditing.gathering import Subject, embed
-from uec.auditing.sampling import PairSample, Sample, draw, read_sample
+from uec.auditing.sampling import PairSample, PairSets, Sample, draw, read_sample
 from uec.audits.relation import mean_relation, relation
 from uec.encoders import Encoder
 from uec.errors import InputError
@@ -201,12 +201,12 @@ def measured(
     if task.bitext:
         names = of_pairs
     audited = running.run(
-        subjects, task.sample, task.pairs, names=names, n_spans=n_spans, seed=seed
+        subjects, task.sample, PairSets(task.pairs), names=names, n_spans=n_spans, seed=seed
     )
     for name, report in audited.reports.items():
         _join(rows, name, report.rows)
     if of_pairs and not task.bitext:
-        looked = embed(subjects, task.sample, None, draw(task.sample, n_spans, seed)).looked
+        looked = embed(subjects, task.sample, PairSets(), draw(task.sample, n_spans, seed)).looked
         parts = {name: (own.spans, own.rests) for name, own in looked.items()}
         for name in of_pairs:
             _join(rows, f"spans {name}", audits.load(name)(parts, seed=seed).rows)

@@ -356,3 +356,24 @@ def test_help_loads_nothing_of_the_audits():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"torch", "sklearn", "zuko", "matplotlib", "jinja2", "faiss"}
+
+
+def test_adversarial_pairs_translations_and_names_from_files(files, texts, tmp_path):
+    documents = [
+        {"_id": str(i), "text": text, "who": text.split()[:1]} for i, text in enumerate(texts)
+    ]
+    corpus = write_lines(tmp_path / "c.jsonl", documents)
+    swapped = [{"query": t, "passage": " ".join(reversed(t.split()))} for t in texts[:30]]
+    other = write_lines(tmp_path / "other.jsonl", swapped)
+    given = (
+        "audit", "--members", "a=hashing:64", "--members", "b=hashing:48:1", "--corpus", corpus,
+        "--out", tmp_path / "out", "--only", "geometry", "--only", "flip",
+        "--adversarial", other, "--entities", "who",
+    )  # fmt: skip
+    done = run(*given, "--parallel", f"back={other}")
+    assert done.exit_code == 0, done.output
+    reports = folders.load(tmp_path / "out").reports
+    assert reports["geometry"].rows[0]["alignment_adversarial"] > 0
+    assert {"drop_back", "entities_strict"} <= set(reports["flip"].rows[0])
+    refused = run(*given, "--parallel", "back")
+    assert refused.exit_code == 1 and "'back': expected LANGUAGE=FILE" in refused.output

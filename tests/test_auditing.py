@@ -15,7 +15,7 @@ from uec.auditing import running, selection
 from uec.auditing.folder import Audited, load, save
 from uec.auditing.gathering import Subject
 from uec.auditing.running import chosen, run
-from uec.auditing.sampling import PairSample, Sample, draw
+from uec.auditing.sampling import PairSample, PairSets, Sample, draw
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import CorruptArtefactError, DependencyError, InputError, NotFoundError
 
@@ -28,9 +28,13 @@ def sample_of(texts, **changes):
     return Sample(documents, rows, len(texts), 0, 0, **changes)
 
 
-def pairs_of(texts):
+def some_pairs(texts):
     sides = tuple(" ".join(text.split()[:6]) for text in texts), tuple(texts)
     return PairSample(*sides, np.arange(len(texts)), len(texts))
+
+
+def pairs_of(texts):
+    return PairSets(some_pairs(texts))
 
 
 def hashing(name, model):
@@ -52,7 +56,7 @@ def test_the_audits_are_asked_what_a_reader_would_ask_them(result, subjects, tex
     encoders = {subject.name: subject.encoder for subject in subjects}
     matrices = {name: one.encode(texts, "document").mean for name, one in encoders.items()}
     sides = {
-        name: (one.encode(pairs_of(texts).queries, "query").mean, matrices[name])
+        name: (one.encode(some_pairs(texts).queries, "query").mean, matrices[name])
         for name, one in encoders.items()
     }
     expected = {
@@ -100,6 +104,36 @@ def test_words_and_information_are_audited_too(subjects, texts, tmp_path):
     from uec.audits.flip import Probe
 
     assert "river" in Probe.load(tmp_path / "p" / "a.npz").entries
+
+
+def test_adversarial_parallel_and_entities_are_looked_at(subjects, texts):
+    """Each is the audit's own figure, and is asked of encoders only."""
+    swapped = tuple(" ".join([*text.split()[6:], *text.split()[:6]]) for text in texts[:40])
+    adversarial = PairSample(tuple(texts[:40]), swapped, np.arange(40), 40)
+    parallel = PairSample(tuple(texts[60:90]), tuple(texts[90:120]), np.arange(30), 30)
+    names = tuple((text.split()[0], text.split()[1]) for text in texts)
+    pairs = PairSets(some_pairs(texts), adversarial, {"other": parallel})
+    result = run(
+        subjects, sample_of(texts, entities=names), pairs, names=("geometry", "flip"), insist=True
+    )
+    row = result.reports["geometry"].rows[0]
+    left, right = (
+        subjects[0].encoder.encode(side, role).mean
+        for side, role in ((texts[:40], "query"), (swapped, "document"))
+    )
+    gaps = np.linalg.norm(left - right, axis=1) / np.linalg.norm(left, axis=1)
+    assert row["alignment_adversarial"] == pytest.approx(float((gaps**2).mean()), rel=0.05)
+    assert row["alignment_gap"] == row["alignment_adversarial"] - row["alignment"]
+    probed = result.reports["flip"].rows[0]
+    assert 0 < probed["entities_strict"] <= probed["entities_partial"] <= 1
+    # The "translations" are other texts: what is read off them is not in their partners.
+    assert probed["drop_other"] > 0.1
+    stored = Subject(
+        "closed", "c.npy", arrays={"corpus": np.random.default_rng(0).random((150, 7))}
+    )
+    both = run([*subjects, stored], sample_of(texts), pairs, names=("geometry",))
+    assert "alignment_adversarial" not in both.reports["geometry"].rows[0]
+    assert any("none of the adversarial pairs" in note for note in both.notes)
 
 
 def test_equal_seeds_give_equal_files_and_others_do_not(subjects, texts, tmp_path):

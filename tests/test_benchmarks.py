@@ -14,6 +14,8 @@ pytest.importorskip("ir_measures", reason="needs ir-measures (extra 'bench')")
 from benchmarks import datasets, measures
 from benchmarks.report import main as report
 from benchmarks.run_audits import main as audits
+from benchmarks.run_flip import LIP_RATES, STS_FILES
+from benchmarks.run_flip import main as flip
 from benchmarks.run_labelled import main as labelled
 from benchmarks.run_local import main
 from benchmarks.run_traces import auroc
@@ -189,6 +191,30 @@ def test_run_audits_relates_every_measure_to_the_labels(tmp_path, texts):
     assert trust["average"]["rho"] > 0.8
     assert content["published"]["table"]["own"]["rho"] == pytest.approx(0.9)
     assert content["published"]["table"]["own"]["without"]["English"] == pytest.approx(0.8)
+
+
+def test_run_flip_compares_probes_and_tests_translations(tmp_path, texts):
+    (tmp_path / "sts").mkdir()
+    rows = "".join(f"1\t{a}\t{b}\n" for a, b in zip(texts[:60], texts[60:120], strict=True))
+    for name in STS_FILES:
+        (tmp_path / "sts" / f"{name}.tsv").write_text(f"score\tsentence1\tsentence2\n{rows}")
+    (tmp_path / "tatoeba").mkdir()
+    pairs = "".join(f"{text[::-1]}\t{text}\n" for text in texts[120:])
+    (tmp_path / "tatoeba" / "xxx-eng.tsv").write_text(f"xxx\teng\n{pairs}")
+    arguments = ["--data", tmp_path, "--members", "a=hashing:64", "--languages", "xxx"]
+    arguments += ["--out", tmp_path / "flip.json"]
+    done = CliRunner().invoke(flip, [str(a) for a in arguments])
+    assert done.exit_code == 0, done.output
+    content = json.loads((tmp_path / "flip.json").read_text())
+    [row] = content["comparison"]
+    assert {"accuracy", "lip", "splice", "unigram"} <= set(row)
+    assert [sweep["rate"] for sweep in content["sweeps"]["a"]] == list(LIP_RATES)
+    abroad = content["languages"]["xxx"]["a"]
+    # Words spelt backwards share nothing with a table of character n-grams.
+    assert abroad["own"] > abroad["other"] and abroad["drop"] > 0
+    settings = content["settings"]
+    assert settings["n_train"] + settings["n_held"] + settings["n_test"] == 150
+    assert settings["n_train, second part"] < settings["n_train"]
 
 
 @pytest.mark.parametrize("name", ["minilm", "paraphrase", "e5"])

@@ -10,7 +10,7 @@ import pytest
 import uec
 from uec.auditing import sampling
 from uec.auditing.gathering import Subject, embed, n_to_embed, open_members
-from uec.auditing.sampling import draw, read_sample
+from uec.auditing.sampling import PairSets, draw, read_sample
 from uec.encoders.hashing import HashingEncoder
 from uec.errors import EmbeddingError, InputError, NotFoundError
 from uec.selfretrieval import Span
@@ -123,8 +123,8 @@ def test_encoders_embed_texts_pairs_and_spans(tmp_path, corpus, texts):
     spec = uec.MemberSpec("a", "hashing:16", query_prompt="q: ", max_length=40)
     encoder, done = HashingEncoder(spec), []
     subjects = [Subject("a", "hashing:16", encoder)]
-    found = embed(subjects, sample, pairs, spans, done.append)
-    assert sum(done) == n_to_embed(subjects, sample, pairs, spans) == 30 + 4 + 2
+    found = embed(subjects, sample, PairSets(pairs), spans, done.append)
+    assert sum(done) == n_to_embed(subjects, sample, PairSets(pairs), spans) == 30 + 4 + 2
     np.testing.assert_array_equal(found.texts["a"], encoder.encode(sample.texts, "document").mean)
     np.testing.assert_array_equal(found.sides["a"][0], encoder.encode(["a b", "e f"], "query").mean)
     np.testing.assert_array_equal(
@@ -146,7 +146,7 @@ def test_rows_of_a_file_are_those_of_the_sample(tmp_path, corpus):
     found = embed(
         open_members(None, [f"m={tmp_path / 'm.npz'}"]),
         sample,
-        sampling.read_pair_sample(path, 9, 0),
+        PairSets(sampling.read_pair_sample(path, 9, 0)),
         [],
     )
     assert found.texts["m"][:, 0].tolist() == (sample.rows + 1).tolist()
@@ -154,11 +154,23 @@ def test_rows_of_a_file_are_those_of_the_sample(tmp_path, corpus):
     assert found.sides["m"][1][:, 0].tolist() == [11.0, 13.0]
 
 
+def test_names_in_texts_must_be_lists_of_names(tmp_path):
+    lines = [{"_id": str(i), "text": f"text {i}", "who": ["Ada", "Bo"]} for i in range(12)]
+    path = tmp_path / "c.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert read_sample(path, 5, 0, entities="who").entities == (("Ada", "Bo"),) * 5
+    with pytest.raises(InputError, match=r"has no key 'names'; its keys are \['who'\]"):
+        read_sample(path, 5, 0, entities="names")
+    path.write_text("\n".join(json.dumps({**line, "who": "Ada"}) for line in lines))
+    with pytest.raises(InputError, match="'who' is 'Ada'; expected a list of names"):
+        read_sample(path, 5, 0, entities="who")
+
+
 def refused(tmp_path, file, pairs=None, **arrays):
     np.savez(tmp_path / "m.npz", **arrays)
     subjects = open_members(None, [f"m={tmp_path / 'm.npz'}"])
     with pytest.raises(InputError) as caught:
-        embed(subjects, read_sample(file, 100, seed=0), pairs, [])
+        embed(subjects, read_sample(file, 100, seed=0), PairSets(pairs), [])
     return str(caught.value)
 
 
@@ -193,5 +205,5 @@ def test_a_bad_vector_of_an_encoder_names_the_text(corpus, monkeypatch):
     monkeypatch.setattr(encoder, "encode", wrong)
     sample = read_sample(corpus, 20, seed=0)
     with pytest.raises(EmbeddingError) as caught:
-        embed([Subject("a", "m", encoder)], sample, None, [])
+        embed([Subject("a", "m", encoder)], sample, PairSets(), [])
     assert "'a' gave a NaN" in str(caught.value) and sample.texts[3][:60] in str(caught.value)

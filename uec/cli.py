@@ -361,6 +361,23 @@ def serve(index_path: Path, address: str) -> None:
 @click.option("--n-texts", default=2000, show_default=True, help="Texts to judge on, at random.")
 @click.option("--n-spans", default=400, show_default=True, help="Pieces of text to look for.")
 @click.option("--label", metavar="KEY", help="Key of the documents that colours the maps.")
+@click.option(
+    "--entities",
+    metavar="KEY",
+    help="Key of the documents with a list of the names in each: does an embedding hold them?",
+)
+@click.option(
+    "--adversarial",
+    type=FILE,
+    help="Pairs as --pairs, with the same words and another meaning: are they kept apart?",
+)
+@click.option(
+    "--parallel",
+    "parallel",
+    multiple=True,
+    metavar="LANGUAGE=FILE",
+    help="Pairs of a text in the corpus's language and its translation: are words held there too?",
+)
 @click.option("--only", multiple=True, metavar="AUDIT", help="Run this one only. Repeatable.")
 @click.option("--skip", multiple=True, metavar="AUDIT", help="Do not run this one. Repeatable.")
 @click.option("--seed", default=0, show_default=True)
@@ -380,8 +397,18 @@ def audit(
 
     names = running.chosen(options["only"], options["skip"])
     seed, n_texts = options["seed"], options["n_texts"]
-    sample = sampling.read_sample(corpus, n_texts, seed, options["label"])
-    pairs = options["pairs"] and sampling.read_pair_sample(options["pairs"], n_texts, seed)
+    sample = sampling.read_sample(corpus, n_texts, seed, options["label"], options["entities"])
+    same, adversarial = (
+        options[kind] and sampling.read_pair_sample(options[kind], n_texts, seed)
+        for kind in ("pairs", "adversarial")
+    )
+    parallel = {}
+    for given in options["parallel"]:
+        language, equals, path = given.partition("=")
+        if not equals or not path:
+            raise InputError(f"--parallel {given!r}: expected LANGUAGE=FILE")
+        parallel[language] = sampling.read_pair_sample(Path(path), n_texts, seed)
+    pairs = sampling.PairSets(same, adversarial, parallel)
     subjects = gathering.open_members(ensemble_path, members)
     folder = folders.prepare(out)
     result = running.run(

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from uec import encoders
-from uec.auditing.sampling import PairSample, Sample
+from uec.auditing.sampling import PairSample, PairSets, Sample
 from uec.auditing.selection import Looked
 from uec.encoders import Encoder, Progress
 from uec.ensemble import Ensemble, check_specs, check_vectors
@@ -31,6 +31,10 @@ from uec.selfretrieval import Span
 FILES = (".npy", ".npz")
 CORPUS, SIDES = "corpus", ("queries", "passages")
 BATCH = 32
+
+
+Sides: TypeAlias = tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d"]]
+"""Embeddings of both sides of m pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,16 @@ class Embedded:
     Attributes:
         texts: (n, d) of the sample.
         sides: (m, d) of both sides of the pairs, for the members that have them.
+        adversarial: of the adversarial pairs, likewise.
+        parallel: language to the same of its pairs.
         looked: of the spans, for the members that encode text.
         truncated: how many of the texts were cut to the member's maximum length.
     """
 
     texts: dict[str, Float[np.ndarray, "n _"]] = field(default_factory=dict)
-    sides: dict[str, tuple[Float[np.ndarray, "m _"], Float[np.ndarray, "m _"]]] = field(
-        default_factory=dict
-    )
+    sides: dict[str, Sides] = field(default_factory=dict)
+    adversarial: dict[str, Sides] = field(default_factory=dict)
+    parallel: dict[str, dict[str, Sides]] = field(default_factory=dict)
     looked: dict[str, Looked] = field(default_factory=dict)
     truncated: dict[str, int] = field(default_factory=dict)
 
@@ -129,17 +135,17 @@ def _read_arrays(name: str, path: Path) -> dict[str, np.ndarray]:
 
 
 def n_to_embed(
-    subjects: Sequence[Subject], sample: Sample, pairs: PairSample | None, spans: Sequence[Span]
+    subjects: Sequence[Subject], sample: Sample, pairs: PairSets, spans: Sequence[Span]
 ) -> int:
     """Texts that `embed` will encode."""
-    one = len(sample.documents) + 2 * len(spans) + (2 * len(pairs.rows) if pairs else 0)
+    one = len(sample.documents) + 2 * len(spans) + 2 * pairs.n_pairs
     return one * sum(subject.encoder is not None for subject in subjects)
 
 
 def embed(
     subjects: Sequence[Subject],
     sample: Sample,
-    pairs: PairSample | None,
+    pairs: PairSets,
     spans: Sequence[Span],
     progress: Progress | None = None,
 ) -> Embedded:
@@ -148,7 +154,7 @@ def embed(
     Args:
         subjects: the members.
         sample: texts.
-        pairs: None where no audit wants them.
+        pairs: those that some audit wants. Files have no embeddings of other pairs than `same`.
         spans: empty where no audit wants them.
         progress: called with the texts encoded; `n_to_embed` in all.
 
@@ -159,7 +165,7 @@ def embed(
     found = Embedded()
     for subject in subjects:
         if subject.encoder is None:
-            _take(subject, sample, pairs, found)
+            _take(subject, sample, pairs.same, found)
         else:
             _encode(subject.name, subject.encoder, sample, pairs, spans, progress, found)
     return found
@@ -169,7 +175,7 @@ def _encode(
     name: str,
     encoder: Encoder,
     sample: Sample,
-    pairs: PairSample | None,
+    pairs: PairSets,
     spans: Sequence[Span],
     progress: Progress | None,
     found: Embedded,
@@ -193,8 +199,13 @@ def _encode(
     cut: list[int] = []
     found.texts[name] = made(sample.texts, "document", cut)
     found.truncated[name] = sum(cut)
-    if pairs is not None:
-        found.sides[name] = (made(pairs.queries, "query"), made(pairs.passages, "document"))
+    for given, kept in ((pairs.same, found.sides), (pairs.adversarial, found.adversarial)):
+        if given is not None:
+            kept[name] = (made(given.queries, "query"), made(given.passages, "document"))
+    for language, given in pairs.parallel.items():
+        # As the texts that the probes learn from.
+        sides = (made(given.queries, "document"), made(given.passages, "document"))
+        found.parallel.setdefault(language, {})[name] = sides
     if spans:
         found.looked[name] = Looked(
             made([span.text for span in spans], "query"),

@@ -23,7 +23,7 @@ from uec import audits
 from uec.auditing import selection
 from uec.auditing.folder import Audited
 from uec.auditing.gathering import Embedded, Subject, described, embed, n_to_embed
-from uec.auditing.sampling import PairSample, Sample, draw
+from uec.auditing.sampling import PairSample, PairSets, Sample, draw
 from uec.auditing.selection import Choice
 from uec.encoders import Progress
 from uec.errors import InputError
@@ -66,7 +66,7 @@ def chosen(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
 def run(
     subjects: Sequence[Subject],
     sample: Sample,
-    pairs: PairSample | None = None,
+    pairs: PairSets | None = None,
     *,
     names: Sequence[str] = NAMES,
     insist: bool = False,
@@ -80,7 +80,7 @@ def run(
     Args:
         subjects: the members.
         sample: the texts.
-        pairs: question and passage, or text and translation, for the audits that want pairs.
+        pairs: for the audits that want some.
         names: which audits.
         insist: an audit without an answer is an error.
         n_spans: pieces of the corpus to look for.
@@ -93,21 +93,22 @@ def run(
             answer; or no audit has one.
         DependencyError: the extra ``audit`` is not installed.
     """
+    pairs = pairs or PairSets()
     _check(sample, n_spans)
     # Before anything is embedded: a missing package must not cost a reader an hour.
     judges = {name: audits.load(name) for name in names if name in audits.AUDITS}
     looks = "selfretrieval" in names and any(subject.encoder for subject in subjects)
     spans = draw(sample, n_spans, seed) if looks else []
-    wanted = pairs if {*names} & {*OF_PAIRS, "geometry"} else None
+    wanted = _wanted(pairs, names)
     start = time.perf_counter()
     with bar("embedding", n_to_embed(subjects, sample, wanted, spans)) as advance:
         embedded = embed(subjects, sample, wanted, spans, advance)
     result = Audited(
-        _corpus(sample, pairs, seed), [described(subject, embedded) for subject in subjects]
+        _corpus(sample, pairs.same, seed), [described(subject, embedded) for subject in subjects]
     )
     result.notes = _notes(subjects, sample, pairs, embedded, names)
     result.seconds["embedding"] = time.perf_counter() - start
-    stage = _Stage(sample, embedded, pairs, spans, judges, seed, probes)
+    stage = _Stage(sample, embedded, wanted, spans, judges, seed, probes)
     for name in names:
         start = time.perf_counter()
         try:
@@ -122,6 +123,16 @@ def run(
         reasons = "; ".join(f"{name}: {why}" for name, why in result.refused.items())
         raise InputError(f"no audit has an answer: {reasons}")
     return result
+
+
+def _wanted(pairs: PairSets, names: Collection[str]) -> PairSets:
+    """The pairs that some of the audits look at."""
+    shaped = "geometry" in names
+    return PairSets(
+        pairs.same if shaped or {*names} & {*OF_PAIRS} else None,
+        pairs.adversarial if shaped else None,
+        pairs.parallel if "flip" in names else {},
+    )
 
 
 def _check(sample: Sample, n_spans: int) -> None:
@@ -140,7 +151,7 @@ class _Stage:
 
     sample: Sample
     embedded: Embedded
-    pairs: PairSample | None
+    pairs: PairSets
     spans: Sequence[Span]
     judges: Mapping[str, Callable[..., AuditReport]]
     seed: int
@@ -151,7 +162,7 @@ class _Stage:
         if name == "selfretrieval":
             return 0
         if name in OF_PAIRS:
-            n_pairs = 0 if self.pairs is None else len(self.pairs.rows)
+            n_pairs = 0 if self.pairs.same is None else len(self.pairs.same.rows)
             return n_pairs * len(self.embedded.sides)
         return len(self.sample.documents) * len(self.embedded.texts)
 
@@ -189,7 +200,7 @@ class _Stage:
         common: dict[str, Any] = {"seed": self.seed, "progress": advance}
         sides, texts = self.embedded.sides, self.embedded.texts
         if name in OF_PAIRS:
-            if self.pairs is None:
+            if self.pairs.same is None:
                 raise InputError("it needs pairs of texts; give --pairs FILE")
             if not sides:
                 raise InputError("no member has embeddings of the pairs")
@@ -197,17 +208,41 @@ class _Stage:
                 common["components"] = self._components()
             return judge(sides, **common)
         if name == "geometry":
-            whole = sides if set(sides) == set(texts) else None
+            same, adversarial = (
+                kept if set(kept) == set(texts) else None
+                for kept in (sides, self.embedded.adversarial)
+            )
             return judge(
-                texts, pairs=whole, labels=self.sample.labels, map_texts=MAP_TEXTS, **common
+                texts,
+                pairs=same,
+                adversarial=adversarial,
+                labels=self.sample.labels,
+                map_texts=MAP_TEXTS,
+                **common,
             )
         if name == "flip":
             # No plain probes: they would cost three times as much and tell nothing of the members.
-            return judge(texts, self.sample.texts, lip_rates=(), on_probe=self._keep, **common)
+            return judge(
+                texts,
+                self.sample.texts,
+                parallel=self._parallel(),
+                entities=self.sample.entities,
+                lip_rates=(),
+                on_probe=self._keep,
+                **common,
+            )
         if name == "flare":
             del common["seed"]
             common["seeds"] = tuple(range(self.seed, self.seed + FLARE_SEEDS))
         return judge(texts, **common)
+
+    def _parallel(self) -> dict[str, Any]:
+        from uec.audits.flip import Parallel
+
+        return {
+            language: Parallel(self.pairs.parallel[language].queries, sides)
+            for language, sides in self.embedded.parallel.items()
+        }
 
     def _components(self) -> tuple[int, ...]:
         """As many components as the smallest member has dimensions for."""
@@ -251,7 +286,7 @@ def _short_texts(sample: Sample) -> tuple[str, ...]:
 def _notes(
     subjects: Sequence[Subject],
     sample: Sample,
-    pairs: PairSample | None,
+    pairs: PairSets,
     embedded: Embedded,
     names: Collection[str],
 ) -> list[str]:
@@ -262,11 +297,14 @@ def _notes(
             f"Of {sample.n_documents} documents {sample.n_repeated} repeat an earlier one and "
             f"{sample.n_empty} are empty; they were left out for all members."
         )
-    if pairs is not None and pairs.n_repeated:
-        found.append(
-            f"Of {pairs.n_pairs} pairs {pairs.n_repeated} have a side that an earlier one has; "
-            "they were left out for all members."
-        )
+    given = {"pairs": pairs.same, "adversarial pairs": pairs.adversarial}
+    given |= {f"pairs with {language}": own for language, own in pairs.parallel.items()}
+    found.extend(
+        f"Of {own.n_pairs} {kind} {own.n_repeated} have a side that an earlier one has; they were "
+        "left out for all members."
+        for kind, own in given.items()
+        if own is not None and own.n_repeated
+    )
     found.extend(
         f"{name} cut {cut} of {n} texts to its maximum length and judges their beginnings only."
         for name, cut in embedded.truncated.items()
@@ -278,8 +316,13 @@ def _notes(
             f"{', '.join(files)}: given as embeddings, so without self-retrieval and a place in "
             "the recommended set, which need an encoder."
         )
+    if files and pairs.adversarial is not None and "geometry" in names:
+        found.append(
+            f"{', '.join(files)}: given as embeddings, which are none of the adversarial pairs, so "
+            "no member is judged by those."
+        )
     sideless = [subject.name for subject in subjects if not subject.has_sides]
-    if pairs is not None and sideless:
+    if pairs.same is not None and sideless:
         found.append(
             f"{', '.join(sideless)}: no embeddings of the pairs, so without "
             f"{' and '.join(OF_PAIRS)}; a .npz file can hold them."

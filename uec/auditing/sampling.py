@@ -6,8 +6,10 @@ Everybody is judged on the same texts: the same seeded sample of distinct, non-e
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -29,6 +31,7 @@ class Sample:
         n_repeated: those left out because an earlier one has the same text.
         n_empty: those left out because they have no text.
         labels: (n) a label of each, or None.
+        entities: (n) the names in each text, or None.
     """
 
     documents: tuple[Document, ...]
@@ -37,6 +40,7 @@ class Sample:
     n_repeated: int
     n_empty: int
     labels: tuple[str, ...] | None = None
+    entities: tuple[tuple[str, ...], ...] | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -63,7 +67,30 @@ class PairSample:
     n_repeated: int = 0
 
 
-def read_sample(path: Path, n_texts: int, seed: int, label: str | None = None) -> Sample:
+@dataclass(frozen=True, slots=True)
+class PairSets:
+    """Pairs of texts by what they are for.
+
+    Attributes:
+        same: question and passage, or text and translation: the audits that want pairs.
+        adversarial: with the same words and another meaning, for the geometry.
+        parallel: language to a text and its translation into it: do word probes hold across?
+    """
+
+    same: PairSample | None = None
+    adversarial: PairSample | None = None
+    parallel: Mapping[str, PairSample] = field(default_factory=dict)
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs in all."""
+        given = (self.same, self.adversarial, *self.parallel.values())
+        return sum(len(pairs.rows) for pairs in given if pairs is not None)
+
+
+def read_sample(
+    path: Path, n_texts: int, seed: int, label: str | None = None, entities: str | None = None
+) -> Sample:
     """Draw distinct, non-empty texts from a corpus of any length.
 
     Args:
@@ -71,9 +98,10 @@ def read_sample(path: Path, n_texts: int, seed: int, label: str | None = None) -
         n_texts: how many at the most.
         seed: of the draw.
         label: key of the documents' metadata whose value is their label.
+        entities: key of the documents' metadata whose value is the list of names in the text.
 
     Raises:
-        InputError: a bad line, a document without the label, or `n_texts` below 1.
+        InputError: a bad line, a document without the label or names, or `n_texts` below 1.
     """
     if n_texts < 1:
         raise InputError(f"n_texts must be at least 1, got {n_texts}")
@@ -98,17 +126,33 @@ def read_sample(path: Path, n_texts: int, seed: int, label: str | None = None) -
     reservoir.sort(key=lambda item: item[0])
     documents = tuple(document for _, document in reservoir)
     labels = None if label is None else tuple(_label(document, label) for document in documents)
+    named = (
+        None if entities is None else tuple(_names(document, entities) for document in documents)
+    )
     rows = np.array([row for row, _ in reservoir], dtype=np.int64)
-    return Sample(documents, rows, n_documents, n_repeated, n_empty, labels)
+    return Sample(documents, rows, n_documents, n_repeated, n_empty, labels, named)
 
 
 def _label(document: Document, key: str) -> str:
+    return str(_value(document, key))
+
+
+def _names(document: Document, key: str) -> tuple[str, ...]:
+    found = _value(document, key)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise InputError(
+            f"document {document.doc_id!r}: {key!r} is {found!r}; expected a list of names"
+        )
+    return tuple(found)
+
+
+def _value(document: Document, key: str) -> Any:
     if key not in document.metadata:
         raise InputError(
-            f"document {document.doc_id!r} has no key {key!r} to label it by; "
+            f"document {document.doc_id!r} has no key {key!r}; "
             f"its keys are {sorted(document.metadata)}"
         )
-    return str(document.metadata[key])
+    return document.metadata[key]
 
 
 def read_pair_sample(path: Path, n_pairs: int, seed: int) -> PairSample:
