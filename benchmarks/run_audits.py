@@ -260,6 +260,24 @@ def related(tables: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def as_markdown(relations: Mapping[str, Mapping[str, Any]], sets: Sequence[str]) -> str:
+    """Rho of every measure by set; the mean with its interval and least value without a family."""
+    lines = [
+        f"| measure | {' | '.join(sets)} | mean (95 %) | without a family |",
+        f"|{' --- |' * (len(sets) + 3)}",
+    ]
+    for key, by_set in relations.items():
+        cells = [f"{by_set[name]['rho']:.2f}" if name in by_set else "" for name in sets]
+        mean = by_set.get("average")
+        if mean is not None:
+            left = {name: rho for name, rho in mean["without"].items() if rho is not None}
+            least = min(left, key=lambda name: left[name] * np.sign(mean["rho"]), default=None)
+            cells.append(f"{mean['rho']:.2f} ({mean['low']:.2f} to {mean['high']:.2f})")
+            cells.append("" if least is None else f"{left[least]:.2f} ({least})")
+        lines.append(f"| {key} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def published(path: Path) -> dict[str, Any]:
     """Relation of the measures in a table of models, made elsewhere, with its ``mteb_score``.
 
@@ -325,6 +343,7 @@ def main(
         # After each set: a long run that is stopped keeps what it has.
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    click.echo(as_markdown(content["relations"], list(tables)))
 
 
 if __name__ == "__main__":

@@ -173,6 +173,8 @@ def test_run_audits_relates_every_measure_to_the_labels(tmp_path, texts):
     done = CliRunner().invoke(audits, [str(a) for a in arguments])
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "audits.json").read_text())
+    [shown] = [line for line in done.output.splitlines() if "| selfretrieval trust |" in line]
+    assert f" {content['relations']['selfretrieval trust']['average']['rho']:.2f} (" in shown
     for name in ("small", "sts/own", "tatoeba/xxx"):
         rows = content["members"][name]
         assert rows[-1]["labels"] > rows[0]["labels"]

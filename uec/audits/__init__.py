@@ -14,9 +14,9 @@ report are the business of its callers.
 
 Below these lie their parts, which import no audit: `inputs` (checks), `neighbours` (exact search),
 `concentration`, `spectrum`, `sphere` (measures), `maps`, `collapse` (words); for flare `densities`,
-`sufficiency`, `information` and `flare_words`; for flip `vocabulary`, `extraction`, `probe`,
-`probefit`, `wordjudge` and `wordfindings`; and `relation`: does a measure rank models as a
-supervised score does?
+`sufficiency`, `information`, `flare_study` and `flare_words`; for flip `vocabulary`, `extraction`,
+`probe`, `probefit`, `wordjudge` and `wordfindings`; and `relation`: does a measure rank models as
+a supervised score does?
 
 The audits need the extra ``audit``; `load` imports one only when it is asked for.
 """

@@ -12,7 +12,6 @@ Reads as `audit`, then the study that measures every pair, then the report on it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 from jaxtyping import Float
 
 from uec.audits import flare_words, sufficiency
+from uec.audits.flare_study import CURVE_SHARES, Estimated, Steps, Study, learning_curve, measure
 from uec.audits.information import ESTIMATORS, RANK
 from uec.audits.inputs import Members, check_members
 from uec.audits.sufficiency import Normalisation
@@ -28,7 +28,6 @@ from uec.errors import InputError
 from uec.records import AuditReport
 
 MIN_TEXTS = 50
-CURVE_SHARES = (0.25, 0.5)
 # A component for so many training texts at least: fewer leave its density a guess.
 TEXTS_PER_COMPONENT = 4
 
@@ -76,7 +75,7 @@ def audit(
     fresh = ~sufficiency.repeated_rows(everyone)
     everyone = {name: matrix[fresh] for name, matrix in everyone.items()}
     n = check_members(everyone, min_texts=MIN_TEXTS)
-    study = _Study(
+    study = Study(
         everyone,
         members=tuple(members),
         pool=tuple(pool),
@@ -85,9 +84,9 @@ def audit(
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
     )
     n_steps = (len(ESTIMATORS) * len(seeds) + len(CURVE_SHARES)) * len(pool)
-    steps = _Steps(n_steps, n_given * len(members), progress)
-    estimated = _measure(study, seeds, steps)
-    curve = _learning_curve(study, seeds[0], steps)
+    steps = Steps(n_steps, n_given * len(members), progress)
+    estimated = measure(study, seeds, steps)
+    curve = learning_curve(study, seeds[0], steps)
     return _report(
         study,
         estimated,
@@ -155,113 +154,9 @@ def _components(members: Members, n: int, wanted: int | None) -> int | None:
     return min(wanted, int(smallest), n_train // TEXTS_PER_COMPONENT)
 
 
-@dataclass(frozen=True, slots=True)
-class _Study:
-    """The embeddings (n, d) of members and references, and how their targets are prepared."""
-
-    embeddings: Members
-    members: tuple[str, ...]
-    pool: tuple[str, ...]
-    n_components: int | None
-    noise: float
-    device: str
-
-    @property
-    def n_texts(self) -> int:
-        return len(self.embeddings[self.members[0]])
-
-    @property
-    def n_dims(self) -> list[int]:
-        """Dimensions of each target."""
-        return [self.n_components or self.embeddings[name].shape[1] for name in self.pool]
-
-
-class _Steps:
-    """Turns steps into texts, which is what a progress bar counts."""
-
-    def __init__(self, n_steps: int, n_texts: int, progress: Progress | None) -> None:
-        self._done, self._n_steps, self._n_texts = 0, n_steps, n_texts
-        self._progress = progress
-
-    def advance(self) -> None:
-        before, after = (self._n_texts * s // self._n_steps for s in (self._done, self._done + 1))
-        self._done += 1
-        if self._progress:
-            self._progress(after - before)
-
-
-@dataclass(frozen=True, slots=True)
-class _Estimated:
-    """What one estimator found, in nats.
-
-    Attributes:
-        information: (..., targets, members, t) log-ratios, NaN where a member would be its own
-            reference.
-        marginal: (..., targets, t) log densities of the targets without a source.
-    """
-
-    information: Float[np.ndarray, "*seeds targets members t"]
-    marginal: Float[np.ndarray, "*seeds targets t"]
-
-
-def _estimate(study: _Study, name: str, seed: int, *, share: float, steps: _Steps) -> _Estimated:
-    """Estimate all pairs from one split of the texts.
-
-    Every target and source is prepared from all training texts; with a `share` below one only
-    that share of them is fitted on, so that all shares estimate the same quantity.
-    """
-    split = sufficiency.split_texts(study.n_texts, seed)
-    sources = {m: sufficiency.standardise(study.embeddings[m], split.train) for m in study.members}
-    found = np.full((len(study.pool), len(study.members), len(split.test)), np.nan)
-    marginal = np.full((len(study.pool), len(split.test)), np.nan)
-    for i, reference in enumerate(study.pool):
-        target = sufficiency.prepare_target(
-            study.embeddings[reference],
-            split.train,
-            n_components=study.n_components,
-            noise=study.noise,
-            seed=seed,
-        )
-        others = [j for j, member in enumerate(study.members) if member != reference]
-        if others:
-            densities = ESTIMATORS[name](
-                target,
-                [sources[study.members[j]] for j in others],
-                split.shrunk(share),
-                seed=seed,
-                device=study.device,
-            )
-            found[i, others], marginal[i] = densities.information, densities.marginal
-        steps.advance()
-    return _Estimated(found, marginal)
-
-
-def _measure(study: _Study, seeds: Sequence[int], steps: _Steps) -> dict[str, _Estimated]:
-    """Every pair by every estimator, with the seeds as first axis."""
-    found = {}
-    for name in ESTIMATORS:
-        runs = [_estimate(study, name, seed, share=1.0, steps=steps) for seed in seeds]
-        found[name] = _Estimated(
-            np.stack([run.information for run in runs]), np.stack([run.marginal for run in runs])
-        )
-    return found
-
-
-def _learning_curve(
-    study: _Study, seed: int, steps: _Steps
-) -> Float[np.ndarray, "shares targets members"]:
-    """FLARE's I_s in nats from a part of the training texts, judged on the same test texts."""
-    return np.stack(
-        [
-            _estimate(study, "flare", seed, share=share, steps=steps).information.mean(axis=-1)
-            for share in CURVE_SHARES
-        ]
-    )
-
-
 def _report(
-    study: _Study,
-    estimated: dict[str, _Estimated],
+    study: Study,
+    estimated: dict[str, Estimated],
     curve: Float[np.ndarray, "shares targets members"],
     *,
     settings: dict[str, Any],
@@ -297,7 +192,7 @@ def _report(
 
 
 def _rows(
-    study: _Study,
+    study: Study,
     by_seed: dict[tuple[str, Normalisation], Float[np.ndarray, "seeds members"]],
     ranking: Normalisation,
 ) -> list[dict[str, Any]]:
@@ -318,8 +213,8 @@ def _rows(
 
 
 def _details(
-    study: _Study,
-    estimated: dict[str, _Estimated],
+    study: Study,
+    estimated: dict[str, Estimated],
     learning: Float[np.ndarray, "shares members"],
 ) -> dict[str, Any]:
     n_fitted = len(sufficiency.split_texts(study.n_texts, 0).fitted)
