@@ -346,6 +346,7 @@ def test_audit_ranks_compares_and_explains():
     clear, noisy = report.rows
     assert clear["accuracy"] > 0.95 > 0.7 > noisy["accuracy"] > clear["unigram"]
     assert clear["entities_strict"] > 0.9 > noisy["entities_strict"]
+    assert any(said.startswith("Of the names in a text") for said in report.findings)
     assert clear["lip_rate"] in (2e-3, 2e-2)
     assert clear["splice"] > 0.7
     assert clear["drop_xx"] == pytest.approx(

@@ -33,6 +33,8 @@ def findings(
         said.append(_lead(ranked[0], ranked[1]))
     said.extend(_against_plain(row) for row in ranked if "gain_over_lip" in row)
     said.extend(_against_splice(row) for row in ranked if "splice" in row)
+    if "entities_strict" in ranked[0]:
+        said.append(_names(ranked))
     if overlaps:
         said.append(_alike(overlaps))
     for language, by_member in abroad.items():
@@ -84,6 +86,15 @@ def _against_splice(row: Mapping[str, Any]) -> str:
         f"names {percent(row['splice'])} of its words; a trained probe "
         f"{percent(row['accuracy'])}."
     )
+
+
+def _names(ranked: Sequence[Mapping[str, Any]]) -> str:
+    shown = ", ".join(
+        f"{row['member']} {percent(row['entities_strict'])} "
+        f"({percent(row['entities_partial'])} of their words)"
+        for row in ranked
+    )
+    return f"Of the names in a text, these are whole among the words read off first: {shown}."
 
 
 def _alike(overlaps: Sequence[Mapping[str, Any]]) -> str:
