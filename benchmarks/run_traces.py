@@ -5,8 +5,9 @@
 
 The first part pools the ``xquadr-LANGUAGE`` sets into one corpus, fits the posteriors on English
 pairs and reports, for each member and posterior, the area under the ROC curve of the query's trace
-for "this member has no relevant document among its ten best". The second compares the sketched with
-the full variance of the similarity, and the two rankings of the best 100, on one more set.
+for "this member has no relevant document among its ten best", and that of its peak (`uec.weighing`)
+for comparison. The second compares the sketched with the full variance of the similarity, and the
+two rankings of the best 100, on one more set.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def auroc(positive: np.ndarray, value: np.ndarray) -> float:
 
 
 def failures(ensemble: Ensemble, sets: list[datasets.RetrievalSet]) -> dict[str, Any]:
-    """AUROC of each member's traces over the pooled sets, and within each."""
+    """AUROC of each member's traces and low peaks over the pooled sets, and within each."""
     pooled = datasets.pool("pooled", sets)
     rows = {document.doc_id: row for row, document in enumerate(pooled.corpus)}
     relevant = [
@@ -61,10 +62,15 @@ def failures(ensemble: Ensemble, sets: list[datasets.RetrievalSet]) -> dict[str,
         best = np.array([similarity[n, r].max() for n, r in enumerate(relevant)])
         failed = (similarity > best[:, None]).sum(axis=1) >= CUT
         table[name] = {"failure rate": float(failed.mean())}
-        for kind in POSTERIOR_KINDS:
-            trace = np.concatenate([encoded[k].calibrated[kind] for encoded in queries])
-            table[name][kind] = {"pooled": auroc(failed, trace)} | {
-                label: auroc(failed[group == label], trace[group == label])
+        signs = {
+            kind: np.concatenate([encoded[k].calibrated[kind] for encoded in queries])
+            for kind in POSTERIOR_KINDS
+        }
+        # A peak is high where a member found something.
+        signs["peak"] = (similarity.mean(axis=1) - similarity.max(axis=1)) / similarity.std(axis=1)
+        for kind, sign in signs.items():
+            table[name][kind] = {"pooled": auroc(failed, sign)} | {
+                label: auroc(failed[group == label], sign[group == label])
                 for label in dict.fromkeys(group.tolist())
                 if 0 < failed[group == label].sum() < (group == label).sum()
             }
