@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.special import logit
 
 from uec.auditing import folder as folders
 from uec.auditing.folder import Audited
@@ -31,18 +30,21 @@ def saved(folder, **reports):
     return folder
 
 
-def test_places_become_log_odds_whatever_the_unit(tmp_path):
+def test_places_become_trust_whatever_the_unit(tmp_path):
     folder = saved(
         tmp_path,
         nats=report({"a": 900.0, "b": -3.0, "c": 2.0}),
         distance=report({"a": 900.0, "b": -3.0, "c": 2.0}, higher_is_better=False),
         even=report({"a": 0.2, "b": 0.2, "c": 0.1}),
     )
-    low, high = logit(1 / 6), logit(5 / 6)
-    assert read_trust(folder, "nats").log_trust == pytest.approx({"a": high, "b": low, "c": 0})
-    assert read_trust(folder, "distance").log_trust == pytest.approx({"a": low, "b": high, "c": 0})
+
+    def places(audit):
+        return {name: np.exp(log) for name, log in read_trust(folder, audit).log_trust.items()}
+
+    assert places("nats") == pytest.approx({"a": 3, "b": 1, "c": 2})
+    assert places("distance") == pytest.approx({"a": 1, "b": 3, "c": 2})
+    assert places("even") == pytest.approx({"a": 2.5, "b": 2.5, "c": 1})
     even = read_trust(folder, "even")
-    assert even.log_trust == pytest.approx({"a": logit(2 / 3), "b": logit(2 / 3), "c": low})
     assert even.source == "audit even (measure)"
     assert even.identity["b"] == {"model": "b"}
 

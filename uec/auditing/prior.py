@@ -1,7 +1,10 @@
 """From an audit's ranking of the members to a prior of `uec calibrate`.
 
-Measures of different audits have no common unit, and few are probabilities, so only their order
-counts: the member at place r of k, from the worst, gets the log-odds of ``(r - 1/2) / k``.
+Measures of different audits have no common unit, so only their order counts: the trust in a member
+is its place from the worst (rank-sum weights; Stillwell, Seaver and Edwards 1981). A sharper rule,
+the odds of the place, left one member with all the weight: on seven sets, with the places of
+self-retrieval, .771 nDCG@10 on average against .778 by rank sums (.785 by the spans' own figures,
+.753 by equal weights).
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from scipy.special import logit
 from scipy.stats import rankdata
 
 from uec.auditing.folder import load
@@ -47,6 +49,6 @@ def read_trust(folder: Path, audit: str) -> MemberTrust:
     places = rankdata(values if report.higher_is_better else -values)
     return MemberTrust(
         f"audit {audit} ({report.rank_by})",
-        dict(zip(names, logit((places - 0.5) / len(names)).tolist(), strict=True)),
+        dict(zip(names, np.log(places).tolist(), strict=True)),
         {m["name"]: m["identity"] for m in audited.members if m["identity"] is not None},
     )
