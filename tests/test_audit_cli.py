@@ -265,7 +265,7 @@ def test_a_collapsed_member_is_diagnosed_with_what_to_do(files):
         (["--only", "overlap"], "audit overlap: it needs pairs of texts; give --pairs FILE"),
         (["--n-texts", "0"], "n_texts must be at least 1, got 0"),
         (["--n-spans", "29"], "n_spans must be at least 30, got 29"),
-        (["--label", "topic"], "has no key 'topic' to label it by"),
+        (["--label", "topic"], "has no key 'topic'"),
         (["--pairs", "short.jsonl"], "short.jsonl:2: no key 'passage'"),
         (["--pairs", "bad.tsv"], "bad.tsv:2: got 1 tab-separated columns, expected 2"),
         (["--members", "c=nan.npy"], "row 5 of 'corpus' in nan.npy holds NaN"),
