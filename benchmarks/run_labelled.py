@@ -47,7 +47,7 @@ def curve(
 
         def values(rows: np.ndarray) -> np.ndarray:
             given = labelled[rows] if len(rows) else None
-            prior = log_prior(log_trust(ranks, False, given), correlation)
+            prior = log_prior(log_trust(ranks, labelled=given), correlation)
             run = everything.run(softmax(prior + evidence, axis=1))
             per_query = measures.per_query("labelled", run, dataset.qrels)[MAIN]
             return np.array([per_query[query.query_id] for query in dataset.queries])

@@ -11,11 +11,11 @@ from uec.auditing import folder as folders
 from uec.auditing.folder import Audited
 from uec.auditing.prior import read_trust
 from uec.build import build_index
-from uec.calibrating import calibrate, calibrate_index, look
+from uec.calibrating import MemberTrust, calibrate, calibrate_index, look
 from uec.errors import InputError, MismatchError, NotFoundError
 from uec.records import AuditReport, Query
 from uec.retriever import Retriever
-from uec.trust import MemberTrust, log_prior
+from uec.trust import log_prior
 
 
 def report(values, higher_is_better=True, rank_by="measure"):

@@ -166,14 +166,14 @@ def test_the_lexical_member_is_trusted_no_more_than_the_best_encoder():
         "quotation": np.full((99, 3), [0.5, 0.4, 0.99]),
         "cloze": np.full((99, 3), [0.2, 0.3, 0.4]),
     }
-    trust = log_trust(ranks, lexical=True)
-    free = log_trust(ranks, lexical=False)
+    wording = np.array([False, False, True])
+    trust, free = log_trust(ranks, wording), log_trust(ranks)
     best = [log_odds(own)[:2].max() for own in ranks.values()]
     assert trust[2] == pytest.approx(sum(best))
     assert free[2] > trust[2] + 4
     assert list(free[:2]) == list(trust[:2])
     poor = {**ranks, "cloze": np.full((99, 3), [0.2, 0.3, 0.1])}
-    assert log_trust(poor, lexical=True)[2] < trust[2]
+    assert log_trust(poor, wording)[2] < trust[2]
 
 
 def test_skewed_scores_weigh_less():

@@ -221,14 +221,14 @@ def test_spans_are_cut_out_of_what_logged_queries_find(retriever, texts, monkeyp
 def test_log_prior_multiplies_the_odds_of_both_tasks():
     ranks = {"quotation": np.full((99, 2), [0.5, 0.25]), "cloze": np.full((99, 2), [0.2, 0.2])}
     odds = [q / (1 - q) for q in ((99 * 0.5 + 0.5) / 100, (99 * 0.25 + 0.5) / 100)]
-    prior = log_prior(log_trust(ranks, False), np.eye(2))
+    prior = log_prior(log_trust(ranks), np.eye(2))
     assert prior[0] - prior[1] == pytest.approx(np.log(odds[0] / odds[1]))
 
 
 def test_members_that_say_the_same_share_one_weight():
     ranks = dict.fromkeys(TASKS, np.full((99, 3), 0.5))
     twins = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    a, b, c = np.exp(log_prior(log_trust(ranks, False), twins))
+    a, b, c = np.exp(log_prior(log_trust(ranks), twins))
     # (R + I)^-1 1: 1 / 2.9 for the twins, 1 / 2 for the third.
     assert a == pytest.approx(b)
     assert c / a == pytest.approx(2.9 / 2)
@@ -236,16 +236,16 @@ def test_members_that_say_the_same_share_one_weight():
 
 def test_a_worse_twin_is_switched_off():
     ranks = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.2]))
-    prior = log_prior(log_trust(ranks, False), np.array([[1.0, 0.95], [0.95, 1.0]]))
+    prior = log_prior(log_trust(ranks), np.array([[1.0, 0.95], [0.95, 1.0]]))
     assert list(prior) == [0.0, -np.inf]
 
 
 def test_judged_queries_pull_the_prior_towards_what_they_say():
     spans = dict.fromkeys(TASKS, np.full((99, 2), [0.5, 0.25]))
-    plain = log_prior(log_trust(spans, False), np.eye(2))
+    plain = log_prior(log_trust(spans), np.eye(2))
     odds = [r / (1 - r) for r in ((29 * 0.2 + 0.5) / 30, (29 * 0.6 + 0.5) / 30)]
     few, many = (
-        log_prior(log_trust(spans, False, np.full((n, 2), [0.2, 0.6])), np.eye(2))
+        log_prior(log_trust(spans, labelled=np.full((n, 2), [0.2, 0.6])), np.eye(2))
         for n in (29, 2900)
     )
     free = plain[0] - plain[1]
@@ -266,3 +266,16 @@ def test_judged_ranks_by_hand(retriever, texts):
     assert calibration.report["n_labelled"] == 2
     with pytest.raises(InputError, match="none of the 1 judged queries"):
         judged_ranks(retriever, (queries[2:], qrels))
+
+
+def test_static_members_are_known_as_matchers_of_words(retriever, texts, monkeypatch):
+    spans = draw_spans(((i, uec.Document(str(i), t)) for i, t in enumerate(texts)), 4, 0)
+
+    def wording():
+        return view(retriever, spans, np.arange(len(retriever.index)), "kron").wording.tolist()
+
+    assert wording() == [False, False, False]
+    monkeypatch.setattr(calibrating, "is_static", lambda encoder: encoder.spec.name == "b")
+    assert wording() == [False, True, False]
+    monkeypatch.setattr(calibrating, "is_static", lambda encoder: True)
+    assert wording() == [False, False, False]

@@ -135,7 +135,7 @@ def test_fused_ranks_are_those_of_weights_learnt_on_the_other_half():
     weights = np.empty_like(views.traces)
     for part in (even, ~even):
         seen = {task: own[~part] for task, own in ranks.items()}
-        weights[part] = np.exp(log_prior(log_trust(seen, False), views.correlation()))
+        weights[part] = np.exp(log_prior(log_trust(seen), views.correlation()))
     expected = {
         task: reciprocal_ranks(views.scores(task, weights), views.targets) for task in TASKS
     }
@@ -185,3 +185,27 @@ def test_permuting_members_permutes_nothing_but_names():
 def test_one_member_is_a_set():
     choice = choose(synthetic([1.0]), ["a"])
     assert choice.members == ("a",) and choice.steps[0].gain == 0
+
+
+def test_a_member_that_matches_words_counts_as_no_better_than_the_best_reader():
+    """It finds every quotation; its cloze is poor, and so is its search."""
+    views = synthetic([2.0, 1.5, 1.0])
+    quotation = views.own_mean["quotation"].copy()
+    quotation[:, 2] = 9.0
+    mean = views.mean.copy()
+    mean[np.arange(len(views.targets)), views.targets] = quotation
+    free = dataclasses.replace(
+        views, mean=mean, own_mean={**views.own_mean, "quotation": quotation}
+    )
+    fair = dataclasses.replace(free, wording=np.array([False, False, True]))
+    names = ["good", "fair", "static"]
+    trusts = [[row["trust"] for row in audit(v, names, {}).rows] for v in (free, fair)]
+    assert trusts[0][2] > trusts[0][0]  # what it would get
+    assert trusts[1][:2] == trusts[0][:2] and trusts[1][2] < trusts[1][0]
+    said = [f for f in audit(fair, names, {}).findings if "matches words one by one" in f]
+    assert len(said) == 1 and said[0].startswith("static ")
+    assert choose(free, names).steps[0].member == "static"
+    assert choose(fair, names).steps[0].member == "good"
+    # Alone among its kind, it is judged as it comes.
+    alone = dataclasses.replace(free, wording=np.array([True, True, True]))
+    assert [row["trust"] for row in audit(alone, names, {}).rows] == trusts[0]

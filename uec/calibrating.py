@@ -7,23 +7,23 @@ spans of the corpus ─look for each─> k views of m spans among p documents
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from uec.build import recalibrate
 from uec.calibration import Calibration
-from uec.encoders import Progress
+from uec.encoders import Progress, is_static
 from uec.errors import InputError
 from uec.manifest import require_equal
 from uec.records import LEXICAL, Document, PosteriorKind, Query, Ranking, SearchOptions
 from uec.retriever import Retriever
 from uec.selfretrieval import MIN_SPANS, Span, draw_spans
 from uec.similarity import sketched_variance
-from uec.trust import MemberTrust, Views, learn
+from uec.trust import Views, learn
 from uec.weighing import candidates
 
 Judged: TypeAlias = tuple[Sequence[Query], Mapping[str, Mapping[str, int]]]
@@ -45,6 +45,21 @@ MAX_SPANS = 2000
 MAX_POOL = 10_000
 """Documents that a span is looked for in. A sample of a larger corpus tells the members apart as
 well, and its similarities fit in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTrust:
+    """Trust in members that was found elsewhere, to be used in place of what the spans say.
+
+    Attributes:
+        source: what found it, for reports.
+        log_trust: member to log trust, up to a constant.
+        identity: member to the identity of the encoder that was judged.
+    """
+
+    source: str
+    log_trust: Mapping[str, float]
+    identity: Mapping[str, Mapping[str, Any]]
 
 
 def calibrate_index(path: str | Path, **settings: Any) -> Calibration:
@@ -277,7 +292,16 @@ def view(
         targets,
         weighed.traces,
         lexical=index.lexical is not None,
+        wording=_wording(retriever),
     )
+
+
+def _wording(retriever: Retriever) -> Bool[np.ndarray, " k"]:
+    """Members that match words one by one; of an ensemble of such, the lexical one alone."""
+    static = np.array([is_static(member.encoder) for member in retriever.ensemble.members])
+    if static.all():
+        static[:] = False
+    return np.append(static, True) if retriever.index.lexical is not None else static
 
 
 def _documents(retriever: Retriever, rows: Int[np.ndarray, " p"]) -> Iterator[tuple[int, Document]]:

@@ -12,10 +12,12 @@ similarities over the corpus. Solving with it keeps two members that say the sam
 counted twice, as in Fisher's discriminant; the identity, of the size of R's own diagonal, stands
 for what each member has to itself.
 
-A lexical member finds quotations by their wording, and the rest of a text by the words it repeats,
-which flatters it: in neither task does it get better odds than the best encoder, and gains are
-measured by the cloze alone. Its scores over a corpus are skewed, so that a standard deviation is a
-small unit for them: its weight is divided by how much higher its mean peak is than the encoders'.
+A member that matches words one by one, the lexical one or a static table of embeddings, finds
+quotations by their wording, and the rest of a text by the words it repeats, which flatters it: in
+neither task does it get better odds than the best encoder that reads. With a lexical member gains
+are measured by the cloze alone. Its scores over a corpus are skewed, so that a standard deviation
+is a small unit for them: its weight is divided by how much higher its mean peak is than the
+encoders'.
 
 Evidence for a member and a query (`uec.weighing`) is how many deviations its peak is above the mean
 peak of all spans in both tasks. It joins the log prior as it is: spans are text of the corpus and
@@ -33,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp, softmax
 from scipy.stats import rankdata, ttest_1samp
 
@@ -65,21 +67,6 @@ TASKS: tuple[Task, ...] = ("quotation", "cloze")
 
 
 @dataclass(frozen=True, slots=True)
-class MemberTrust:
-    """Trust in members that was found elsewhere, to be used in place of what the spans say.
-
-    Attributes:
-        source: what found it, for reports.
-        log_trust: member to log trust, up to a constant.
-        identity: member to the identity of the encoder that was judged.
-    """
-
-    source: str
-    log_trust: Mapping[str, float]
-    identity: Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
 class Views:
     """m spans among p documents, as k members see them.
 
@@ -94,6 +81,7 @@ class Views:
         targets: (m,) the column of each span's own document.
         traces: (m, k) calibrated traces of the spans as queries.
         lexical: whether the last member is the lexical one, which has no variance.
+        wording: (k,) the members that match words one by one; None for none.
     """
 
     mean: Float[np.ndarray, "m p k"]
@@ -103,6 +91,7 @@ class Views:
     targets: Int[np.ndarray, " m"]
     traces: Float[np.ndarray, "m k"]
     lexical: bool = False
+    wording: Bool[np.ndarray, " k"] | None = None
 
     @property
     def fair_tasks(self) -> tuple[Task, ...]:
@@ -175,7 +164,7 @@ def learn(
 
     def prior_of(part: np.ndarray, n_members: int = len(names)) -> np.ndarray:
         seen = {task: own[part] for task, own in ranks.items()}
-        known = log_trust(seen, views.lexical, labelled) if trust is None else trust
+        known = log_trust(seen, views.wording, labelled) if trust is None else trust
         prior = np.full(len(names), -np.inf)
         prior[:n_members] = log_prior(known[:n_members], correlation[:n_members, :n_members])
         if views.lexical:
@@ -198,7 +187,7 @@ def learn(
     beta, betas = _choose(lambda value: together(temperature, value), 0.0, BETAS)
     prior = prior_of(np.full(len(half), True))
     alone = np.mean([ranks[task] for task in views.fair_tasks], axis=0)
-    best = int(np.argmax(log_trust(ranks, views.lexical)))
+    best = int(np.argmax(log_trust(ranks, views.wording)))
     fused = together(temperature, beta)
     gain = fused - alone[:, best]
     report = {
@@ -254,28 +243,40 @@ def _relevance(
 
 def log_trust(
     ranks: Mapping[Task, Float[np.ndarray, "m k"]],
-    lexical: bool,
+    wording: Bool[np.ndarray, " k"] | None = None,
     labelled: Float[np.ndarray, "q k"] | None = None,
 ) -> Float[np.ndarray, " k"]:
     """Log trust of each member, up to a constant; see the module's docstring.
 
     Args:
         ranks: task to reciprocal ranks of each member alone.
-        lexical: whether the last member is the lexical one.
+        wording: members that match words one by one; None for none.
         labelled: reciprocal ranks of q judged queries; log trust is then the mean of what the spans
             and what the queries say, the spans counting as `SPANS_WORTH` queries.
     """
-    odds = {task: log_odds(own) for task, own in ranks.items()}
-    if lexical:
-        for own in odds.values():
-            own[-1] = min(own[-1], own[:-1].max())
-    trust: np.ndarray = np.sum(list(odds.values()), axis=0)
+    odds = [log_odds(own) for own in capped(ranks, wording).values()]
+    trust: np.ndarray = np.sum(odds, axis=0)
     if labelled is None:
         return trust
     # A real query stands for both tasks.
     judged = len(TASKS) * log_odds(labelled)
     total = SPANS_WORTH + len(labelled)
     return np.asarray((SPANS_WORTH * trust + len(labelled) * judged) / total)
+
+
+def capped(
+    ranks: Mapping[Task, Float[np.ndarray, "m k"]], wording: Bool[np.ndarray, " k"] | None
+) -> dict[Task, Float[np.ndarray, "m k"]]:
+    """The ranks, with the best reader's for members of `wording` that are above it."""
+    if wording is None or wording.all():
+        return dict(ranks)
+    found = {}
+    for task, own in ranks.items():
+        odds = log_odds(own)
+        best = int(np.argmax(np.where(wording, -np.inf, odds)))
+        above = wording & (odds > odds[best])
+        found[task] = np.where(above, own[:, [best]], own)
+    return found
 
 
 def log_prior(

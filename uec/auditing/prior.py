@@ -15,8 +15,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from uec.auditing.folder import load
+from uec.calibrating import MemberTrust
 from uec.errors import InputError
-from uec.trust import MemberTrust
 
 
 def read_trust(folder: Path, audit: str) -> MemberTrust:

@@ -12,13 +12,16 @@ after the other, each time the one that raises the trust most:
 
     chosen_0 = argmax_k trust(k),   chosen_t = argmax_k trust(chosen_<t + k)
 
+Members that match words one by one count as no better at a task than the best member that reads
+(`uec.trust.capped`), and their addition to a set cannot raise the trust by quotations.
+
 Fused rankings are cross-fitted: the weights of one half of the pieces come from the other half. The
 p value of an addition is that of a paired test, times the number of members tried for the place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +32,7 @@ from scipy.special import expit
 from uec.errors import InputError
 from uec.records import AuditReport
 from uec.selfretrieval import MIN_SPANS, log_odds, reciprocal_ranks
-from uec.trust import SIGNIFICANCE, TASKS, Views, log_prior, log_trust, paired_p_value
+from uec.trust import SIGNIFICANCE, TASKS, Views, capped, log_prior, log_trust, paired_p_value
 
 FIRST, DEEP = 1.0, 0.1
 """Reciprocal ranks of the first and of the tenth place."""
@@ -45,10 +48,12 @@ class Looked:
     Attributes:
         spans: (m, d) the spans as queries.
         rests: (m, d) the spans' own texts without them.
+        wording: whether the member matches words one by one.
     """
 
     spans: Float[np.ndarray, "m d"]
     rests: Float[np.ndarray, "m d"]
+    wording: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,15 @@ def view(
         own["cloze"][:, k] = (rest - centre) / spread
     still = np.zeros(shape[::2], np.float32)
     none = np.broadcast_to(np.zeros(1, np.float32), shape)
-    return Views(mean, none, own, dict.fromkeys(TASKS, still), targets, np.ones(shape[::2]))
+    return Views(
+        mean,
+        none,
+        own,
+        dict.fromkeys(TASKS, still),
+        targets,
+        np.ones(shape[::2]),
+        wording=np.array([member.wording for member in looked.values()]),
+    )
 
 
 def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> AuditReport:
@@ -150,7 +163,8 @@ def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Au
         )
     by_task = {task: views.by_member(task) for task in TASKS}
     ranks = [{task: own[:, i] for task, own in by_task.items()} for i in range(k)]
-    shares = [evidence(own) for own in ranks]
+    fair = capped(by_task, views.wording)
+    shares = [evidence({task: own[:, i] for task, own in fair.items()}) for i in range(k)]
     rows = tuple(
         {
             "member": name,
@@ -163,13 +177,14 @@ def audit(views: Views, names: Sequence[str], settings: Mapping[str, Any]) -> Au
         for name, own, share in zip(names, ranks, shares, strict=True)
     )
     leaders = _leaders(rows, shares)
+    changed = np.any([(fair[task] != by_task[task]).any(axis=0) for task in TASKS], axis=0)
     return AuditReport(
         audit="selfretrieval",
         settings={**settings, "n_spans": m, "n_pool": p},
         n_texts=p,
         rows=rows,
         rank_by="trust",
-        findings=_findings(rows, leaders, m, p),
+        findings=_findings(rows, leaders, np.array(names)[changed], m, p),
         details={
             "members": list(names),
             "leaders": leaders,
@@ -201,14 +216,21 @@ def choose(views: Views, names: Sequence[str]) -> Choice:
         views: of m spans by k members.
         names: of the members.
     """
-    by_task = {task: views.by_member(task) for task in TASKS}
+    by_task = capped({task: views.by_member(task) for task in TASKS}, views.wording)
     correlation = views.correlation()
     chosen: list[int] = []
     steps: list[Step] = []
-    before = np.zeros(len(views.targets))
+    before = quotations = np.zeros(len(views.targets))
     while len(chosen) < len(names):
         left = [k for k in range(len(names)) if k not in chosen]
-        ranks = {k: _crossed(views, by_task, correlation, [*chosen, k]) for k in left}
+        if chosen:
+            ranks = {k: _crossed(views, by_task, correlation, [*chosen, k]) for k in left}
+        else:
+            ranks = {k: {task: own[:, k] for task, own in by_task.items()} for k in left}
+        if chosen and views.wording is not None:
+            for k in np.flatnonzero(views.wording[left]):
+                if (own := ranks[left[k]])["quotation"].mean() > quotations.mean():
+                    own["quotation"] = quotations
         shares = {k: evidence(own) for k, own in ranks.items()}
         best = max(left, key=lambda k: shares[k].mean())
         is_first, after = not chosen, shares[best]
@@ -227,7 +249,7 @@ def choose(views: Views, names: Sequence[str]) -> Choice:
                 is_first or bool(gains.mean() > 0 and p_value < SIGNIFICANCE),
             )
         )
-        before = after
+        before, quotations = after, ranks[best]["quotation"]
     n_kept = next((n for n, step in enumerate(steps) if not step.worth), len(steps))
     return Choice(tuple(steps), n_kept)
 
@@ -243,7 +265,7 @@ def _crossed(
     weights = np.zeros_like(views.traces)
     for part in (half, ~half):
         seen = {task: own[~part][:, subset] for task, own in by_task.items()}
-        prior = log_prior(log_trust(seen, False), correlation[np.ix_(subset, subset)])
+        prior = log_prior(log_trust(seen), correlation[np.ix_(subset, subset)])
         weights[np.ix_(part, subset)] = np.exp(prior)
     return {task: reciprocal_ranks(views.scores(task, weights), views.targets) for task in TASKS}
 
@@ -255,7 +277,7 @@ def _weights(
     names: Sequence[str],
 ) -> dict[str, float]:
     seen = {task: own[:, subset] for task, own in by_task.items()}
-    prior = log_prior(log_trust(seen, False), correlation[np.ix_(subset, subset)])
+    prior = log_prior(log_trust(seen), correlation[np.ix_(subset, subset)])
     return {names[k]: float(np.exp(log)) for k, log in zip(subset, prior, strict=True)}
 
 
@@ -276,7 +298,11 @@ def _leaders(
 
 
 def _findings(
-    rows: Sequence[Mapping[str, Any]], leaders: Sequence[str], m: int, p: int
+    rows: Sequence[Mapping[str, Any]],
+    leaders: Sequence[str],
+    matchers: Iterable[str],
+    m: int,
+    p: int,
 ) -> tuple[str, ...]:
     ranked: list[Mapping[str, Any]] = sorted(rows, key=lambda row: -row["trust"])
     listed = "; ".join(
@@ -295,6 +321,11 @@ def _findings(
                 "far as these pieces can tell"
             )
         found.append(f"{said}; both figures as one, trust from 0 to 1: {trusts}.")
+    found.extend(
+        f"{name} matches words one by one: where it finds more than the best member that reads, "
+        "it counts as that one's equal."
+        for name in matchers
+    )
     found.extend(
         f"{row['member']} misses the first ten for {row['lost']:.0%} of the pieces: alone it is "
         "not fit to search this corpus."

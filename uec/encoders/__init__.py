@@ -49,6 +49,11 @@ class Encoder(Protocol):
         ...
 
 
+def is_static(encoder: Encoder) -> bool:
+    """Whether a text's embedding is the mean of a table's rows, blind to order and context."""
+    return bool(encoder.identity["readout"]["kind"] == "static")
+
+
 def load(spec: MemberSpec) -> Encoder:
     """Make the encoder that a spec describes.
 
