@@ -47,6 +47,9 @@ class RememberingEncoder:
     ) -> Encoding:
         """As the encoder's own `encode`; only texts that are new are encoded."""
         known = self._remembered(role)
+        if any(text not in known for text in texts):
+            # A run beside this one may have encoded them meanwhile.
+            known.read()
         new = list(dict.fromkeys(text for text in texts if text not in known))
         if new:
             known.add(new, self._encoder.encode(new, role, batch_size=batch_size))
@@ -71,11 +74,19 @@ class _Known:
         self._folder = folder
         self._places: dict[str, tuple[int, int]] = {}
         self._parts: list[dict[str, np.ndarray]] = []
+        self._read: set[Path] = set()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.npz")):
-                with np.load(path) as arrays:
-                    self._take_in(dict(arrays))
+            self.read()
+
+    def read(self) -> None:
+        """Take in the files that are new in the folder."""
+        if self._folder is None:
+            return
+        for path in sorted(set(self._folder.glob("*.npz")) - self._read):
+            with np.load(path) as arrays:
+                self._take_in(dict(arrays))
+            self._read.add(path)
 
     def __contains__(self, text: str) -> bool:
         return _hash(text) in self._places
@@ -95,6 +106,7 @@ class _Known:
             with aside.open("wb") as file:
                 np.savez(file, **part)  # type: ignore[arg-type]
             aside.replace(self._folder / f"{name}.npz")
+            self._read.add(self._folder / f"{name}.npz")
         self._take_in(part)
 
     def encoding(self, texts: Sequence[str]) -> Encoding:

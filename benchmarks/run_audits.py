@@ -35,6 +35,7 @@ from uec.auditing.sampling import PairSample, PairSets, Sample, draw, read_sampl
 from uec.audits.relation import mean_relation, relation
 from uec.encoders import Encoder
 from uec.errors import InputError
+from uec.manifest import require_equal
 from uec.records import Document, Pair
 
 FAMILIES = {
@@ -307,6 +308,7 @@ def published(path: Path) -> dict[str, Any]:
     type=click.Path(path_type=Path, exists=True),
     help="CSV of published figures: model, mteb_score and measures.",
 )
+@click.option("--resume", is_flag=True, help="Keep the sets that FILE.json has already.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     data: Path,
@@ -318,6 +320,7 @@ def main(
     seed: int,
     cache: Path | None,
     table: Path | None,
+    resume: bool,
     out: Path,
 ) -> None:
     """Write FILE.json with the members' measures on each set and their relation to the labels."""
@@ -326,9 +329,20 @@ def main(
     subjects = [
         Subject(spec.name, spec.model, remembered(encoders.load(spec), cache)) for spec in specs
     ]
+    settings = {
+        "members": {spec.name: spec.model for spec in specs},
+        "audits": list(names),
+        "n_texts": n_texts,
+        "n_spans": n_spans,
+        "seed": seed,
+    }
     tables: dict[str, Rows] = {}
     about: dict[str, Any] = {}
-    for name in sets.split(","):
+    if resume and out.exists():
+        before = json.loads(out.read_text(encoding="utf-8"))
+        require_equal("settings", before["settings"], settings)
+        tables, about = before["members"], before["about"]
+    for name in (name for name in sets.split(",") if name not in tables):
         task = load_task(data, name, n_texts, seed)
         tables[name], about[name] = measured(subjects, task, names, n_spans, seed)
         shown = {row["member"]: round(row["labels"], 3) for row in tables[name]}
@@ -338,12 +352,12 @@ def main(
             "published": {} if table is None else {table.stem: published(table)},
             "members": tables,
             "about": about,
-            "settings": {"audits": list(names), "n_spans": n_spans, "seed": seed},
+            "settings": settings,
         }
         # After each set: a long run that is stopped keeps what it has.
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    click.echo(as_markdown(content["relations"], list(tables)))
+    click.echo(as_markdown(related(tables), list(tables)))
 
 
 if __name__ == "__main__":

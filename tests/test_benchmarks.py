@@ -19,7 +19,7 @@ from benchmarks.run_flip import main as flip
 from benchmarks.run_labelled import main as labelled
 from benchmarks.run_local import main
 from benchmarks.run_traces import auroc
-from uec.errors import InputError
+from uec.errors import InputError, MismatchError
 
 
 def test_measures_by_hand():
@@ -184,6 +184,14 @@ def test_run_audits_relates_every_measure_to_the_labels(tmp_path, texts):
         assert own["low"] <= own["rho"] <= own["high"] and set(own["without"]) == {
             f"h{width}" for width in widths
         }
+    # What is there already is kept; other settings are not mixed with it.
+    resumed = [str(a) for a in (*arguments, "--resume")]
+    resumed[resumed.index("small,sts/own,tatoeba/xxx")] = "small,sts/own"
+    again = CliRunner().invoke(audits, resumed)
+    assert again.exit_code == 0 and "tatoeba/xxx" in again.output
+    assert json.loads((tmp_path / "audits.json").read_text()) == content
+    other = CliRunner().invoke(audits, [*resumed, "--seed", "1"])
+    assert isinstance(other.exception, MismatchError)
     trust = content["relations"]["selfretrieval trust"]
     assert set(trust) == {"small", "sts/own", "average"} == {*trust["average"]["sets"], "average"}
     assert trust["average"]["rho"] == pytest.approx(
