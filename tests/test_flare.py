@@ -234,6 +234,24 @@ def test_scores_are_medians_of_the_pairs_in_the_details(report):
     assert [row["ridge_dimension"] for row in found.rows] == pytest.approx(by_member, rel=1e-6)
 
 
+def test_enough_members_are_ranked_by_what_others_say_of_the_same_reference(report):
+    few, _ = report
+    assert few.settings["normalisation"] == "dimension"  # two others a reference
+    rng = np.random.default_rng(1)
+    given = members(120)
+    given["dimmer"] = given["dim"] + 4 * rng.standard_normal(given["dim"].shape)
+    found = flare.audit(given, seeds=(0,), n_components=4)
+    assert found.settings["normalisation"] == "column"
+    nats = np.array(found.details["information"]["flare"], dtype=float)
+    centred = nats - np.nanmean(nats, axis=1, keepdims=True)
+    spread = np.nanstd(nats, axis=1, keepdims=True)
+    expected = np.nanmedian(centred / np.where(spread > 0, spread, 1), axis=0)
+    assert [row["flare"] for row in found.rows] == pytest.approx(expected)
+    best = max(found.rows, key=lambda row: row["flare"])["member"]
+    assert found.findings[0].startswith(f"{best} says most about the references' vectors")
+    assert isinstance(found.details["order_holds"], bool)
+
+
 def test_report_is_json_counts_all_texts_and_names_its_limits(report):
     found, steps = report
     json.dumps([found.details, dict(found.settings), found.rows], allow_nan=False)

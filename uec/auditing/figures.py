@@ -234,10 +234,10 @@ def flare(report: AuditReport) -> list[Figure]:
     return [
         _bars(
             report,
-            "flare",
+            "flare_dimension",
             "Information about the other members, nats a component; lines are the spread over "
             "seeds.",
-            spread="flare_spread",
+            spread="flare_dimension_spread",
             form=".3f",
         ),
         drawing.lines(

@@ -22,24 +22,28 @@ SETTLED = 0.05
 
 def findings(
     rows: Sequence[Mapping[str, Any]],
+    normalisation: str,
     nats: Mapping[str, Float[np.ndarray, "seeds targets members"]],
     entropies: Mapping[str, Float[np.ndarray, "seeds targets"]],
     learning: Float[np.ndarray, "shares members"],
+    order_holds: bool,
 ) -> tuple[str, ...]:
     """What the figures mean.
 
     Args:
         rows: the report's rows.
+        normalisation: that ranks them.
         nats: estimator to I_s in nats, NaN where target and member are the same.
         entropies: estimator to H(V) in nats, NaN for a target that nobody is judged against.
         learning: scores in nats a component from growing shares of the texts; the last is all.
+        order_holds: whether half of the texts rank the members alike.
     """
     best_first = sorted(rows, key=lambda row: -row["flare"])
     return (
-        _ranking(best_first),
+        _standing(best_first) if normalisation == "column" else _ranking(best_first),
         *_ties(best_first),
         _against_ridge(best_first, nats, entropies),
-        *_settling(learning),
+        *_settling(learning, order_holds),
         _intrinsic(rows),
     )
 
@@ -55,6 +59,16 @@ def _ranking(best_first: Sequence[Mapping[str, Any]]) -> str:
     if worst is best:
         return said + "."
     return f"{said}; {worst['member']}, the least, takes {worst['flare_dimension']:.2f}."
+
+
+def _standing(best_first: Sequence[Mapping[str, Any]]) -> str:
+    best, worst = best_first[0], best_first[-1]
+    listed = ", ".join(f"{row['member']} {row['flare_dimension']:.2f}" for row in best_first)
+    return (
+        f"{best['member']} says most about the references' vectors and {worst['member']} least: "
+        f"{best['flare']:+.1f} and {worst['flare']:+.1f} standard deviations from what the members "
+        f"say about the same reference. In nats a component of a reference's vector: {listed}."
+    )
 
 
 def _ties(best_first: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,7 +106,7 @@ def _against_ridge(
     )
 
 
-def _settling(learning: Float[np.ndarray, "shares members"]) -> list[str]:
+def _settling(learning: Float[np.ndarray, "shares members"], order_holds: bool) -> list[str]:
     half, full = learning[-2], learning[-1]
     if np.median(full) <= 0:
         return []
@@ -103,8 +117,7 @@ def _settling(learning: Float[np.ndarray, "shares members"]) -> list[str]:
         if growth > SETTLED
         else "the scores have settled: half of the texts give nearly the same"
     )
-    same = np.array_equal(np.argsort(-half, kind="stable"), np.argsort(-full, kind="stable"))
-    order = "does not change" if same else "changes with the number of texts: do not rely on it"
+    order = "does not change" if order_holds else "changes with their number: do not rely on it"
     return [f"As texts are added, {size}; the order of the members {order}."]
 
 
