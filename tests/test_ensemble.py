@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import uec
 from uec.calibration import ROLES, Calibration, TraceScale
-from uec.ensemble import Ensemble, check_specs
-from uec.errors import InputError, MismatchError, NotFoundError
+from uec.ensemble import Ensemble, check_specs, encode_member
+from uec.errors import EmbeddingError, InputError, MismatchError, NotFoundError
 from uec.fitting import HELD_OUT_SHARE, fingerprint, fit_ensemble
 from uec.laplace import FitSettings
 from uec.records import POSTERIOR_KINDS, MemberSpec, Pair
@@ -120,3 +122,41 @@ def test_fingerprints_tell_pairs_apart():
     assert fingerprint(one) == fingerprint([Pair("ab", "c")])
     # The same letters cut elsewhere.
     assert fingerprint(one) != fingerprint([Pair("a", "bc")])
+
+
+def test_equal_texts_are_encoded_once_and_have_equal_vectors(ensemble):
+    calls, done = [], []
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def encode(self, texts, role, **options):
+            calls.append(list(texts))
+            return inner.encode(texts, role, **options)
+
+    member = ensemble.members[0]
+    inner = member.encoder
+    texts = ["a b", "c d", "a b", "e f", "a b"]
+    found = encode_member(
+        replace(member, encoder=Counting()), texts, "document", progress=done.append
+    )
+    assert calls == [["a b", "c d", "e f"]] and sum(done) == 5
+    assert (found.mean[[0, 0]] == found.mean[[2, 4]]).all()
+    plain = encode_member(member, texts[:2], "document")
+    np.testing.assert_allclose(found.mean[:2], plain.mean, atol=1e-6)
+
+
+def test_a_bad_text_among_equal_ones_is_named_by_its_own_row(ensemble):
+    member = ensemble.members[0]
+
+    class Failing:
+        def __getattr__(self, name):
+            return getattr(member.encoder, name)
+
+        def encode(self, texts, role, **options):
+            raise EmbeddingError(f"no vector for text {texts.index('bad')}", texts.index("bad"))
+
+    with pytest.raises(EmbeddingError, match="text 3 of 4") as caught:
+        encode_member(replace(member, encoder=Failing()), ["a", "b", "a", "bad"], "query")
+    assert caught.value.row == 3

@@ -193,7 +193,7 @@ def encode_member(
     progress: Progress | None = None,
 ) -> MemberEncoding:
     """Embed texts with one member; see `Ensemble.encode`."""
-    encoding = member.encoder.encode(texts, role, batch_size=batch_size, progress=progress)
+    encoding = _encode_once(member.encoder, texts, role, batch_size, progress)
     check_vectors(member.name, encoding.mean)
     gaussians = {}
     calibrated = {}
@@ -203,6 +203,28 @@ def encode_member(
         gaussians[kind] = SketchedGaussian(encoding.mean, trace, fitted.profile)
         calibrated[kind] = member.scale.calibrate(trace, kind, role)
     return MemberEncoding(gaussians, calibrated, encoding)
+
+
+def _encode_once(
+    encoder: Encoder, texts: Sequence[str], role: Role, batch_size: int, progress: Progress | None
+) -> Encoding:
+    """Encode each distinct text once, so that equal texts have equal vectors to the last bit.
+
+    Otherwise their place in a batch decides how sums are rounded, on some processors, and documents
+    that are the same tie no longer.
+    """
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    if len(places) == len(texts):
+        return encoder.encode(texts, role, batch_size=batch_size, progress=progress)
+    try:
+        once = encoder.encode(list(places), role, batch_size=batch_size, progress=progress)
+    except EmbeddingError as error:
+        # It names a row: that of the first text like it.
+        row = list(texts).index(list(places)[error.row])
+        raise EmbeddingError(f"{error} (text {row} of {len(texts)})", row) from error
+    if progress is not None:
+        progress(len(texts) - len(places))
+    return once.rows(np.array([places[text] for text in texts]))
 
 
 def check_vectors(name: str, mean: Float[np.ndarray, "n d"]) -> None:

@@ -134,9 +134,10 @@ def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.nda
 def _similarities(
     queries: list[MemberQuery], candidates: list[MemberCandidates]
 ) -> tuple[np.ndarray, np.ndarray]:
+    # Not by BLAS, which rounds a row by where it stands: equal documents must tie.
     own = np.stack(
         [
-            np.ascontiguousarray(c.mean) @ q.gaussian.mean[0]
+            np.einsum("cd,d->c", c.mean, q.gaussian.mean[0])
             for q, c in zip(queries, candidates, strict=True)
         ],
         axis=1,
@@ -168,7 +169,9 @@ def concat(
     variances = np.stack(
         [_member_variance(q, c) for q, c in zip(queries, candidates, strict=True)], axis=1
     )
-    return Fused(standardised @ weights, variances @ np.square(scales), own, standardised)
+    mean = np.einsum("cm,m->c", standardised, weights)
+    variance = np.einsum("cm,m->c", variances, np.square(scales))
+    return Fused(mean, variance, own, standardised)
 
 
 def average(

@@ -109,7 +109,7 @@ class Encoding:
     tokens: Int[np.ndarray, " n"]
     truncated: Bool[np.ndarray, " n"]
 
-    def rows(self, which: slice) -> Encoding:
+    def rows(self, which: slice | Int[np.ndarray, " m"]) -> Encoding:
         """The encoding of some of the texts."""
         return Encoding(
             self.mean[which],
