@@ -174,7 +174,9 @@ def test_one_seed_gives_one_answer_and_leaves_torch_alone():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
+    n_threads = torch.get_num_threads()
     first = estimate(u, v)
+    assert torch.get_num_threads() == n_threads
     assert torch.equal(torch.rand(1), expected)
     assert first == estimate(u, v)
     assert first != estimate(u, v, seed=1)

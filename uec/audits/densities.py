@@ -49,6 +49,21 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread.
+
+    These matrices are too small to share: two threads took as long as one and half as much again of
+    processor time, and threads that wait for each other cost most on a busy machine.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
 class Conditioner(nn.Module):
     """MLP with two hidden layers; reduced sources enter the first one through the branch B.
 

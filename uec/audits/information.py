@@ -12,6 +12,7 @@ and its marginal 2 to 6 nats worse, which all passed for information.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -28,9 +29,13 @@ from uec.audits.densities import (
     Training,
     fit,
     log_prob,
+    one_thread,
     seeded,
 )
 from uec.audits.sufficiency import LogDensities, Split, reduce_source, ridge_gaussian
+
+SMALL = 128
+"""Dimensions of a target up to which one thread does as well as many."""
 
 RANK = 64
 """r of the low-rank branch: how many numbers of a source a flow gets to see."""
@@ -162,7 +167,7 @@ def _fitted(
 
     found = []
     first, second = family.training
-    with seeded(seed):
+    with seeded(seed), one_thread() if target.shape[1] <= SMALL else nullcontext():
         marginal = family.marginal(target.shape[1]).to(device)
         fit(marginal, rows(split.train), rows(split.validation), first)
         without = log_prob(marginal, rows(split.test))
