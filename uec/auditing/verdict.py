@@ -72,7 +72,8 @@ HEADLINES = (
         "rank_by",
         "knows the others",
         ".3f",
-        "nats that its vector says about a component of the other members' vectors",
+        "what its vector says about the others': nats a component, or with four members and more "
+        "standard deviations from their mean",
     ),
     Headline(
         "flip",
