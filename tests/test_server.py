@@ -492,7 +492,7 @@ def test_a_deadline_frees_the_server(start: Callable[..., grpc.Channel]) -> None
     held = Held()
     channel = start(held)
     held.batches.clear()
-    call = later(channel, *["slow"] * (6 * SLICE), timeout=0.5)
+    call = later(channel, *(f"slow {i}" for i in range(6 * SLICE)), timeout=0.5)
     assert held.entered.acquire(timeout=5)
     assert call.exception(timeout=5).code() is Code.DEADLINE_EXCEEDED
     held.release.set()
@@ -536,7 +536,7 @@ def test_cancellation_is_logged_as_such(
     caplog.set_level(logging.INFO, "uec_server")
     held = Held()
     channel = start(held)
-    call = later(channel, *["slow"] * (2 * SLICE))
+    call = later(channel, *(f"slow {i}" for i in range(2 * SLICE)))
     assert held.entered.acquire(timeout=10)
     call.cancel()
     held.release.set()

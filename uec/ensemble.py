@@ -218,10 +218,9 @@ def _encode_once(
         return encoder.encode(texts, role, batch_size=batch_size, progress=progress)
     try:
         once = encoder.encode(list(places), role, batch_size=batch_size, progress=progress)
-    except EmbeddingError as error:
-        # It names a row: that of the first text like it.
-        row = list(texts).index(list(places)[error.row])
-        raise EmbeddingError(f"{error} (text {row} of {len(texts)})", row) from error
+    except EmbeddingError:
+        # Again as given, for the error to name the right row.
+        return encoder.encode(texts, role, batch_size=batch_size)
     if progress is not None:
         progress(len(texts) - len(places))
     return once.rows(np.array([places[text] for text in texts]))
