@@ -67,6 +67,12 @@ def named(data: Path, name: str) -> RetrievalSet:
     return parts[0] if len(parts) == 1 else pool(name, parts)
 
 
+def bitext(data: Path, language: str) -> list[Pair]:
+    """Tatoeba's pairs of a sentence in a language and its English translation."""
+    lines = (data / "tatoeba" / f"{language}-eng.tsv").read_text("utf-8").splitlines()[1:]
+    return [Pair(*line.split("\t")) for line in lines]
+
+
 def cross(name: str, asked: RetrievalSet, answered: RetrievalSet) -> RetrievalSet:
     """The questions of one set, by their ids, to the corpus and judgements of another."""
     texts = {query.query_id: query for query in asked.queries}

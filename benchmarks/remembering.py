@@ -47,10 +47,11 @@ class RememberingEncoder:
     ) -> Encoding:
         """As the encoder's own `encode`; only texts that are new are encoded."""
         known = self._remembered(role)
-        if any(text not in known for text in texts):
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        if new:
             # A run beside this one may have encoded them meanwhile.
             known.read()
-        new = list(dict.fromkeys(text for text in texts if text not in known))
+            new = [text for text in new if text not in known]
         if new:
             known.add(new, self._encoder.encode(new, role, batch_size=batch_size))
         if progress is not None:

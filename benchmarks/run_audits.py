@@ -21,7 +21,6 @@ from typing import Any
 
 import click
 import numpy as np
-from jaxtyping import Float
 from scipy.stats import spearmanr
 
 from benchmarks import datasets, measures
@@ -30,13 +29,14 @@ from benchmarks.run_local import parse_members
 from benchmarks.sentencesets import read_sts
 from uec import audits, encoders
 from uec.auditing import running
-from uec.auditing.gathering import Subject, embed
-from uec.auditing.sampling import PairSample, PairSets, Sample, draw, read_sample
+from uec.auditing.gathering import Subject
+from uec.auditing.sampling import PairSample, PairSets, Sample, draw, draw_pairs, read_sample
 from uec.audits.relation import mean_relation, relation
 from uec.encoders import Encoder
 from uec.errors import InputError
 from uec.manifest import require_equal
 from uec.records import Document, Pair
+from uec.symmetric import unit
 
 FAMILIES = {
     "minilm": "English",
@@ -92,16 +92,15 @@ def load_task(data: Path, name: str, n_texts: int, seed: int) -> Task:
         same = [Pair(r["sentence1"], r["sentence2"]) for r in rows if r["score"] >= SAME]
         return Task(
             sampled(documents, n_texts, seed),
-            paired(same, n_texts, seed),
+            draw_pairs(same, n_texts, seed),
             lambda encoder: _sts(encoder, rows),
         )
     if kind == "tatoeba":
-        lines = (data / "tatoeba" / f"{rest}-eng.tsv").read_text("utf-8").splitlines()[1:]
-        pairs = [Pair(*line.split("\t")) for line in lines]
+        pairs = datasets.bitext(data, rest)
         english = [Document(str(i), pair.passage) for i, pair in enumerate(pairs)]
         return Task(
             sampled(english, n_texts, seed),
-            paired(pairs, n_texts, seed),
+            draw_pairs(pairs, n_texts, seed),
             lambda encoder: _bitext(encoder, pairs),
             bitext=True,
         )
@@ -118,7 +117,7 @@ def load_task(data: Path, name: str, n_texts: int, seed: int) -> Task:
     ]
     return Task(
         read_sample(data / name, n_texts, seed),
-        paired(asked, n_texts, seed),
+        draw_pairs(asked, n_texts, seed),
         lambda encoder: _retrieval(encoder, dataset),
     )
 
@@ -130,30 +129,10 @@ def sampled(documents: Sequence[Document], n_texts: int, seed: int) -> Sample:
     return Sample(chosen, rows, len(documents), n_repeated=0, n_empty=0)
 
 
-def paired(pairs: Sequence[Pair], n_pairs: int, seed: int) -> PairSample:
-    """Some of the pairs that share no side with an earlier one."""
-    queries: set[str] = set()
-    passages: set[str] = set()
-    fresh = []
-    for row, pair in enumerate(pairs):
-        if pair.query not in queries and pair.passage not in passages:
-            fresh.append(row)
-        queries.add(pair.query)
-        passages.add(pair.passage)
-    rows = np.sort(np.random.default_rng(seed).permutation(fresh)[:n_pairs])
-    return PairSample(
-        tuple(pairs[row].query for row in rows),
-        tuple(pairs[row].passage for row in rows),
-        rows,
-        len(pairs),
-        len(pairs) - len(fresh),
-    )
-
-
 def _retrieval(encoder: Encoder, dataset: datasets.RetrievalSet) -> float:
     documents = [document for document in dataset.corpus if document.passage.strip()]
-    right = _unit(encoder.encode([d.passage for d in documents], "document").mean)
-    left = _unit(encoder.encode([q.text for q in dataset.queries], "query").mean)
+    right = unit(encoder.encode([d.passage for d in documents], "document").mean)
+    left = unit(encoder.encode([q.text for q in dataset.queries], "query").mean)
     run = {}
     for query, scores in zip(dataset.queries, left @ right.T, strict=True):
         best = np.argsort(-scores, kind="stable")[:100]
@@ -164,7 +143,7 @@ def _retrieval(encoder: Encoder, dataset: datasets.RetrievalSet) -> float:
 
 def _sts(encoder: Encoder, rows: Sequence[Mapping[str, Any]]) -> float:
     left, right = (
-        _unit(encoder.encode([row[side] for row in rows], "query").mean)
+        unit(encoder.encode([row[side] for row in rows], "query").mean)
         for side in ("sentence1", "sentence2")
     )
     cosine = np.einsum("nd,nd->n", left, right)
@@ -172,14 +151,10 @@ def _sts(encoder: Encoder, rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _bitext(encoder: Encoder, pairs: Sequence[Pair]) -> float:
-    left = _unit(encoder.encode([pair.query for pair in pairs], "query").mean)
-    right = _unit(encoder.encode([pair.passage for pair in pairs], "document").mean)
+    left = unit(encoder.encode([pair.query for pair in pairs], "query").mean)
+    right = unit(encoder.encode([pair.passage for pair in pairs], "document").mean)
     similarity, own = left @ right.T, np.arange(len(pairs))
     return float(np.mean([(similarity.argmax(axis=axis) == own).mean() for axis in (0, 1)]))
-
-
-def _unit(mean: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-    return np.asarray(mean / np.linalg.norm(mean, axis=1, keepdims=True))
 
 
 def measured(
@@ -207,8 +182,14 @@ def measured(
     for name, report in audited.reports.items():
         _join(rows, name, report.rows)
     if of_pairs and not task.bitext:
-        looked = embed(subjects, task.sample, PairSets(), draw(task.sample, n_spans, seed)).looked
-        parts = {name: (own.spans, own.rests) for name, own in looked.items()}
+        spans = draw(task.sample, n_spans, seed)
+        parts = {
+            subject.name: (
+                _encoder(subject).encode([span.text for span in spans], "query").mean,
+                _encoder(subject).encode([span.rest for span in spans], "document").mean,
+            )
+            for subject in subjects
+        }
         for name in of_pairs:
             _join(rows, f"spans {name}", audits.load(name)(parts, seed=seed).rows)
     return rows, {
@@ -342,13 +323,15 @@ def main(
         before = json.loads(out.read_text(encoding="utf-8"))
         require_equal("settings", before["settings"], settings)
         tables, about = before["members"], before["about"]
+    relations = related(tables)
     for name in (name for name in sets.split(",") if name not in tables):
         task = load_task(data, name, n_texts, seed)
         tables[name], about[name] = measured(subjects, task, names, n_spans, seed)
         shown = {row["member"]: round(row["labels"], 3) for row in tables[name]}
         click.echo(f"{name}: {shown} {about[name].get('refused', '')}", err=True)
+        relations = related(tables)
         content = {
-            "relations": related(tables),
+            "relations": relations,
             "published": {} if table is None else {table.stem: published(table)},
             "members": tables,
             "about": about,
@@ -357,7 +340,7 @@ def main(
         # After each set: a long run that is stopped keeps what it has.
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    click.echo(as_markdown(related(tables), list(tables)))
+    click.echo(as_markdown(relations, list(tables)))
 
 
 if __name__ == "__main__":

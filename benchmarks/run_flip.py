@@ -18,6 +18,7 @@ import click
 import numpy as np
 from jaxtyping import Float
 
+from benchmarks.datasets import bitext
 from benchmarks.remembering import remembered
 from benchmarks.run_local import parse_members
 from benchmarks.sentencesets import read_sts
@@ -38,15 +39,8 @@ def sentences(data: Path, languages: Sequence[str]) -> list[str]:
         for row in read_sts(data / "sts" / f"{name}.tsv"):
             found |= dict.fromkeys((row["sentence1"], row["sentence2"]))
     for language in languages:
-        found |= dict.fromkeys(english for _, english in bitext(data, language))
+        found |= dict.fromkeys(pair.passage for pair in bitext(data, language))
     return list(found)
-
-
-def bitext(data: Path, language: str) -> list[tuple[str, str]]:
-    """Pairs of a foreign and an English sentence."""
-    lines = (data / "tatoeba" / f"{language}-eng.tsv").read_text("utf-8").splitlines()[1:]
-    pairs = (line.split("\t") for line in lines)
-    return [(foreign, english) for foreign, english in pairs]
 
 
 def _embed(encoder: Encoder, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
@@ -85,13 +79,13 @@ def main(
         embedded[spec.name] = _embed(encoder, texts)
         words[spec.name] = _embed(encoder, entries)
         for name, own in pairs.items():
-            foreign, english = zip(*own, strict=True)
-            abroad[name][spec.name] = (_embed(encoder, english), _embed(encoder, foreign))
+            sides = ([pair.passage for pair in own], [pair.query for pair in own])
+            abroad[name][spec.name] = tuple(_embed(encoder, side) for side in sides)
         click.echo(f"embedded with {spec.name}", err=True)
     compared = flip.audit(embedded, texts, word_embeddings=words, lip_rates=LIP_RATES, seed=seed)
     click.echo("compared", err=True)
     parallel = {
-        name: flip.Parallel([english for _, english in pairs[name]], abroad[name]) for name in names
+        name: flip.Parallel([pair.passage for pair in pairs[name]], abroad[name]) for name in names
     }
     crossed = flip.audit(embedded, texts, parallel=parallel, lip_rates=(), n_spans=0, seed=seed)
     content = {

@@ -404,9 +404,7 @@ def audit(
     )
     parallel = {}
     for given in options["parallel"]:
-        language, equals, path = given.partition("=")
-        if not equals or not path:
-            raise InputError(f"--parallel {given!r}: expected LANGUAGE=FILE")
+        language, path = _named("--parallel", given, "LANGUAGE=FILE")
         parallel[language] = sampling.read_pair_sample(Path(path), n_texts, seed)
     pairs = sampling.PairSets(same, adversarial, parallel)
     subjects = gathering.open_members(ensemble_path, members)
@@ -499,15 +497,20 @@ def demo(keep: Path | None) -> None:
     run(keep)
 
 
+def _named(option: str, given: str, form: str) -> tuple[str, str]:
+    """Both sides of ``NAME=VALUE``."""
+    name, _, value = given.partition("=")
+    if not value:
+        raise InputError(f"{option} {given!r}: expected {form}")
+    return name, value
+
+
 def _specs(members: tuple[str, ...], members_file: Path | None) -> list[MemberSpec]:
     from uec.records import MemberSpec
 
     specs = []
     for item in members:
-        name, equals, model = item.partition("=")
-        if not equals or not model:
-            raise InputError(f"--member {item!r}: expected NAME=MODEL")
-        specs.append(MemberSpec(name, model))
+        specs.append(MemberSpec(*_named("--member", item, "NAME=MODEL")))
     if members_file is not None:
         try:
             specs += [MemberSpec(**entry) for entry in json.loads(members_file.read_text("utf-8"))]

@@ -6,7 +6,7 @@ Everybody is judged on the same texts: the same seeded sample of distinct, non-e
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,12 @@ def _value(document: Document, key: str) -> Any:
 
 
 def read_pair_sample(path: Path, n_pairs: int, seed: int) -> PairSample:
-    """Draw pairs from a file, as `uec.readers.read_pairs` takes it; in the file's order.
+    """Draw pairs from a file, as `uec.readers.read_pairs` takes it; see `draw_pairs`."""
+    return draw_pairs(read_pairs(path), n_pairs, seed)
+
+
+def draw_pairs(pairs: Iterable[Pair], n_pairs: int, seed: int) -> PairSample:
+    """Draw some pairs, in their order.
 
     A pair with a side that an earlier pair has is left out: the same text twice is its own nearest
     neighbour on one side and not on the other.
@@ -164,7 +169,7 @@ def read_pair_sample(path: Path, n_pairs: int, seed: int) -> PairSample:
     seen: tuple[set[str], set[str]] = (set(), set())
     fresh: list[tuple[int, Pair]] = []
     n_all = 0
-    for row, pair in enumerate(read_pairs(path)):
+    for row, pair in enumerate(pairs):
         n_all += 1
         sides = pair.query.strip(), pair.passage.strip()
         if not any(side in known for side, known in zip(sides, seen, strict=True)):

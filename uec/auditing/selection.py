@@ -223,13 +223,13 @@ def choose(views: Views, names: Sequence[str]) -> Choice:
     before = quotations = np.zeros(len(views.targets))
     while len(chosen) < len(names):
         left = [k for k in range(len(names)) if k not in chosen]
-        if chosen:
-            ranks = {k: _crossed(views, by_task, correlation, [*chosen, k]) for k in left}
-        else:
+        if not chosen:
             ranks = {k: {task: own[:, k] for task, own in by_task.items()} for k in left}
-        if chosen and views.wording is not None:
-            for k in np.flatnonzero(views.wording[left]):
-                if (own := ranks[left[k]])["quotation"].mean() > quotations.mean():
+        else:
+            ranks = {k: _crossed(views, by_task, correlation, [*chosen, k]) for k in left}
+            for k, own in ranks.items():
+                matches = views.wording is not None and views.wording[k]
+                if matches and own["quotation"].mean() > quotations.mean():
                     own["quotation"] = quotations
         shares = {k: evidence(own) for k, own in ranks.items()}
         best = max(left, key=lambda k: shares[k].mean())
