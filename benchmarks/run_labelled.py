@@ -23,6 +23,7 @@ from benchmarks.systems import Exhaustive, opened
 from uec.calibrating import N_SPANS, judged_ranks, look
 from uec.calibration import PeakScale
 from uec.ensemble import Ensemble
+from uec.fusion import correlation
 from uec.trust import TASKS, log_prior, log_trust
 
 NUMBERS = (5, 10, 20, 50)
@@ -39,7 +40,7 @@ def curve(
     with opened(ensemble, dataset) as retriever:
         views = look(retriever, N_SPANS, "kron", seed)
         ranks = {task: views.by_member(task) for task in TASKS}
-        correlation = views.correlation()
+        alike = correlation(views.mean)
         labelled = judged_ranks(retriever, (dataset.queries, dataset.qrels))
         everything = Exhaustive(retriever, dataset.queries)
         scale = PeakScale.measure(np.concatenate([views.peaks(task) for task in TASKS]))
@@ -47,7 +48,7 @@ def curve(
 
         def values(rows: np.ndarray) -> np.ndarray:
             given = labelled[rows] if len(rows) else None
-            prior = log_prior(log_trust(ranks, labelled=given), correlation)
+            prior = log_prior(log_trust(ranks, labelled=given), alike)
             run = everything.run(softmax(prior + evidence, axis=1))
             per_query = measures.per_query("labelled", run, dataset.qrels)[MAIN]
             return np.array([per_query[query.query_id] for query in dataset.queries])

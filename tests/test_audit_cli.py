@@ -86,9 +86,9 @@ def test_findings_open_with_the_recommendation_and_name_figures(audited):
     result = folders.load(audited[0])
     steps, report = result.choice.steps, result.reports["overlap"]
     said = findings(result)
-    assert said[0].startswith("**") and f"{steps[0].trust:.3f}" in said[0]
+    assert said[0].startswith("**") and f"{steps[0].mrr:.3f}" in said[0]
     assert set(result.choice.members) <= {"a", "b"}
-    kept = {row["member"]: row["overlap@10"] for row in report.rows}
+    kept = {row["member"]: row["overlap@5"] for row in report.rows}
     assert any(f"closed {100 * kept['closed']:.0f} %" in sentence for sentence in said)
     # The file leads the neighbours, but was never looked for a piece of text.
     looked = result.reports["selfretrieval"]
@@ -105,7 +105,7 @@ def test_the_page_shows_the_numbers_of_the_report(audited):
     result = folders.load(folder)
     table = html[html.index("<table>") : html.index("</table>")]
     for row in result.reports["selfretrieval"].rows:
-        assert f'data-value="{row["trust"]}"' in table
+        assert f'data-value="{row["cloze_mrr"]}"' in table
     headings = re.findall(r"<h2>(.*?)</h2>", html)
     assert headings[0] == "Findings" and headings[-1] == "Recommended members"
     assert len(headings) == 2 + len(running.NAMES)

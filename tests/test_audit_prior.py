@@ -13,6 +13,7 @@ from uec.auditing.prior import read_trust
 from uec.build import build_index
 from uec.calibrating import MemberTrust, calibrate, calibrate_index, look
 from uec.errors import InputError, MismatchError, NotFoundError
+from uec.fusion import correlation
 from uec.records import AuditReport, Query
 from uec.retriever import Retriever
 from uec.trust import log_prior
@@ -76,8 +77,8 @@ def trust_of(retriever, *values):
 @pytest.mark.parametrize("order", [(3.0, 0.0, -3.0), (-3.0, 0.0, 3.0), (0.0, 3.0, -3.0)])
 def test_the_prior_follows_the_audit_and_not_the_spans(retriever, order):
     found = calibrate(retriever, n_spans=40, trust=trust_of(retriever, *order))
-    correlation = look(retriever, 40, "kron", 0).correlation()
-    np.testing.assert_allclose(found.log_prior, log_prior(np.array(order), correlation))
+    alike = correlation(look(retriever, 40, "kron", 0).mean)
+    np.testing.assert_allclose(found.log_prior, log_prior(np.array(order), alike))
     assert np.argmax(found.log_prior) == np.argmax(order)
     assert found.report["prior"] == "audit own"
     # Everything else is still learnt from the spans.

@@ -89,7 +89,7 @@ def test_self_retrieval_looks_for_spans_of_the_same_texts(result, subjects, text
     assert result.choice == selection.choose(views, ["a", "b"])
     # Character n-grams find pieces of texts of twenty words; more dimensions find more.
     a, b = (row["quotation_mrr"] for row in expected.rows)
-    assert a > b > 0.7
+    assert a > b > 0.6
 
 
 def test_words_and_information_are_audited_too(subjects, texts, tmp_path):
@@ -153,7 +153,7 @@ def test_what_is_saved_is_what_is_loaded(result, tmp_path):
     assert back.choice.members == result.choice.members and back.names == ["a", "b"]
     assert back.reports["overlap"].rows == result.reports["overlap"].rows
     content = json.loads((tmp_path / "report.json").read_text())
-    assert content["audits"]["overlap"]["rank_by"] == "overlap@10"
+    assert content["audits"]["overlap"]["rank_by"] == "overlap@5"
     assert content["recommended"]["members"] == list(result.choice.members)
     assert content["members"][0]["identity"]["model"] == "hashing:48"
 

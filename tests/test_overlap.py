@@ -67,6 +67,24 @@ def test_shared_counts_every_length_of_two_lists() -> None:
     np.testing.assert_allclose(overlap(counts, (1, 2, 3, 4), "recall"), [[0, 1 / 2, 2 / 3, 3 / 4]])
 
 
+def test_hand_worked_centring() -> None:
+    # By angle -40 -5 5 40; their mean is (0.88, 0), from which they are seen at -100 -37 37 100.
+    leaning = angles(-40, -5, 5, 40)
+    assert Neighbours(leaning, 0).rows(0, 4, 1).ravel().tolist() == [1, 2, 1, 2]
+    assert Neighbours(leaning, 0, centre=True).rows(0, 4, 1).ravel().tolist() == [1, 0, 3, 2]
+
+
+def test_a_lean_of_one_side_hides_no_neighbours() -> None:
+    left, right = noisy_pairs(400, 0.2)
+    leaning = right + 6 * np.eye(12)[0]
+    plain, centred = (
+        [retention(left, side, (10,), centre=centre).mean() for side in (right, leaning)]
+        for centre in (False, True)
+    )
+    assert plain[1] < 0.75 * plain[0]
+    assert centred[1] > 0.8 * centred[0]
+
+
 def test_search_is_exact_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     matrix = rng.standard_normal((157, 9))
@@ -106,6 +124,8 @@ def test_ties_do_not_look_like_agreement() -> None:
     ]
     assert np.mean(scores) == pytest.approx(chance(10, 100), abs=0.012)
     assert max(scores) < 0.5
+    centred = retention(collapsed, collapsed.copy(), (10,), centre=True).mean()
+    assert centred < 0.5
     matrix = agreement({"a": collapsed, "b": collapsed}, 10)
     assert matrix[0, 1] < 0.5
     # The same seed, the same answer.
@@ -181,13 +201,16 @@ def test_audit_ranks_members_and_says_so() -> None:
     done: list[int] = []
     report = audit({"bad": bad, "good": good, "lost": lost}, progress=done.append)
     assert sum(done) == 3 * 300
-    assert report.rank_by == "overlap@10"
+    assert report.rank_by == "overlap@5"
     by_name = {row["member"]: row for row in report.rows}
-    assert by_name["good"]["overlap@10"] == pytest.approx(retention(*good, (10,)).mean())
-    assert by_name["good"]["overlap@2%"] == pytest.approx(retention(*good, (6,)).mean())
-    percent = round(100 * by_name["good"]["overlap@10"])
+    centred = retention(*good, (5, 6), centre=True).mean(axis=0)
+    assert by_name["good"]["overlap@5"] == pytest.approx(centred[0])
+    assert by_name["good"]["overlap@2%"] == pytest.approx(centred[1])
+    (published,) = audit({"good": good}, centre=False).rows
+    assert published["overlap@10"] == pytest.approx(retention(*good, (10,)).mean())
+    percent = round(100 * by_name["good"]["overlap@5"])
     assert f"good {percent} %" in report.findings[0]
-    assert "chance alone gives 1.7 %" in report.findings[0]
+    assert "chance alone gives 0.8 %" in report.findings[0]
     assert report.findings[1].startswith("lost: no more than chance")
     assert report.findings[-1] == "On this corpus expect the best retrieval from good."
     assert report.warnings == ()
@@ -205,7 +228,7 @@ def test_subtracting_chance_moves_every_figure_by_its_own_floor() -> None:
 
 def test_thirty_pairs_are_flagged_and_still_right() -> None:
     left, right = noisy_pairs(30, 0.3)
-    report = audit({"a": (left, right)})
+    report = audit({"a": (left, right)}, centre=False)
     by_loop = [
         len(a & b) / len(a | b)
         for a, b in zip(loop_neighbours(left, 10), loop_neighbours(right, 10), strict=True)
@@ -214,7 +237,8 @@ def test_thirty_pairs_are_flagged_and_still_right() -> None:
     text = " ".join(report.warnings)
     assert "Only 30 texts" in text
     assert "k = 50" in text
-    assert "Chance alone gives 21 %" in text  # p = 10/29: p / (2 - p) = 0.208
+    fewer = audit({"a": (left[:24], right[:24])}).warnings
+    assert any("Chance alone gives 12 %" in w for w in fewer)  # p = 5/23: p / (2 - p) = 0.122
     assert "overlap@50" not in report.rows[0]
 
 

@@ -12,8 +12,8 @@ from uec.records import AuditReport
 MEMBERS = [{"name": name} for name in ("a", "b", "c")]
 
 
-def step(member, trust, gain=0.0, p_value=1.0, worth=True):
-    return Step(member, trust, gain, 0.01, p_value, trust, {member: 1.0}, worth)
+def step(member, mrr, gain=0.0, p_value=1.0, worth=True):
+    return Step(member, mrr, gain, 0.01, p_value, {member: 1.0}, worth)
 
 
 def report(audit, key=None, *, details=None, said=("first.", "second."), higher=True, **values):
@@ -26,7 +26,7 @@ def audited(*reports, choice=None):
     return Audited({}, MEMBERS, {one.audit: one for one in reports}, choice=choice)
 
 
-LOOKED = report("selfretrieval", "trust", a=0.5, b=0.7, c=0.6, details={"leaders": ["b"]})
+LOOKED = report("selfretrieval", "cloze_mrr", a=0.5, b=0.7, c=0.6, details={"leaders": ["b"]})
 
 
 def test_a_set_is_recommended_with_what_each_adds():
@@ -40,9 +40,9 @@ def test_a_set_is_recommended_with_what_each_adds():
     )
     said = recommendation(choice, {"selfretrieval": LOOKED})
     assert said == (
-        "**Keep b and c.** Together they earn a trust of 0.750 by finding 400 pieces of the corpus "
-        "(1: always first), b alone 0.700: c adds +0.050 (p < 0.001). a as the next one would add "
-        "+0.001 (p = 0.4): nothing that these pieces can show."
+        "**Keep b and c.** They put together 400 pieces and their texts with a mean reciprocal "
+        "rank of 0.750 (1: always first), b alone with 0.700: c adds +0.050 (p < 0.001). a as the "
+        "next one would add +0.001 (p = 0.4): nothing that these pieces can show."
     )
 
 
@@ -57,7 +57,8 @@ def test_a_set_is_recommended_with_what_each_adds():
 def test_one_member_may_be_enough(gain, p_value, meaning):
     choice = Choice((step("b", 0.7), step("a", 0.7 + gain, gain, p_value, worth=False)), 1)
     said = recommendation(choice, {"selfretrieval": LOOKED})
-    assert said.startswith("**b alone is enough here.** It earns a trust of 0.700")
+    assert said.startswith("**b alone is enough here.** It puts together 400 pieces")
+    assert "rank of 0.700 (1: always first)." in said
     assert said.endswith(f"({p_words(p_value)}): {meaning}.")
 
 
@@ -82,7 +83,7 @@ def test_disagreement_is_said_and_settled_by_what_is_nearest_to_search():
     (said,) = (s for s in findings(audited(LOOKED, overlap, lower)) if "differ" in s)
     assert "a comes first by neighbour overlap and ICA; b comes first by self-retrieval" in said
     assert said.endswith("on this corpus expect the best retrieval from b.")
-    tied = report("selfretrieval", "trust", a=0.69, b=0.7, details={"leaders": ["b", "a"]})
+    tied = report("selfretrieval", "cloze_mrr", a=0.69, b=0.7, details={"leaders": ["b", "a"]})
     (said,) = (s for s in findings(audited(tied, overlap)) if "differ" in s)
     assert said.endswith("nearest to search, and cannot tell b and a apart.")
     (said,) = (

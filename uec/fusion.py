@@ -118,6 +118,18 @@ def scores_of(scores: Float[np.ndarray, " N"]) -> LexicalScores:
     return LexicalScores(scores, float(scores.mean()), max(float(scores.std()), SPREAD_FLOOR))
 
 
+def correlation(similarity: Float[np.ndarray, "m p k"]) -> Float[np.ndarray, "k k"]:
+    """Correlation of the members' similarities over all spans and documents, (k, k).
+
+    Args:
+        similarity: (m, p, k) standardised similarities of m spans with p documents by k members.
+    """
+    products = np.einsum("mpk,mpj->kj", similarity, similarity, optimize=True)
+    # A member that gives all documents the same similarity goes with nobody.
+    scale = np.maximum(np.sqrt(np.diag(products)), SPREAD_FLOOR)
+    return np.asarray(products / np.outer(scale, scale), dtype=np.float64)
+
+
 def _member_variance(query: MemberQuery, candidates: MemberCandidates) -> np.ndarray:
     if query.variance is not None and candidates.variance is not None:
         _, variance = moments(

@@ -41,6 +41,7 @@ from scipy.stats import rankdata, ttest_1samp
 
 from uec.abstention import Abstention
 from uec.calibration import Calibration, PeakScale
+from uec.fusion import correlation
 from uec.relevance import DEPTH, RelevanceModel
 from uec.selfretrieval import log_odds, reciprocal_ranks
 from uec.similarity import probit
@@ -98,12 +99,6 @@ class Views:
         """Those that no member solves by its nature."""
         return TASKS[1:] if self.lexical else TASKS
 
-    def correlation(self) -> Float[np.ndarray, "k k"]:
-        """Correlation of the members' similarities over all spans and documents, (k, k)."""
-        products = np.einsum("mpk,mpj->kj", self.mean, self.mean, optimize=True)
-        scale = np.sqrt(np.diag(products))
-        return np.asarray(products / np.outer(scale, scale), dtype=np.float64)
-
     def scores(
         self, task: Task, weights: Float[np.ndarray, "m k"], beta: float = 0.0
     ) -> Float[np.ndarray, "m p"]:
@@ -156,7 +151,7 @@ def learn(
         trust: log trust of the members from elsewhere, for the prior in place of the spans'.
     """
     ranks = {task: views.by_member(task) for task in TASKS}
-    correlation = views.correlation()
+    alike = correlation(views.mean)
     half = np.arange(len(views.targets)) % 2 == 0
     peaks = {task: views.peaks(task) for task in TASKS}
     scale = PeakScale.measure(np.concatenate(list(peaks.values())))
@@ -166,7 +161,7 @@ def learn(
         seen = {task: own[part] for task, own in ranks.items()}
         known = log_trust(seen, views.wording, labelled) if trust is None else trust
         prior = np.full(len(names), -np.inf)
-        prior[:n_members] = log_prior(known[:n_members], correlation[:n_members, :n_members])
+        prior[:n_members] = log_prior(known[:n_members], alike[:n_members, :n_members])
         if views.lexical:
             prior[-1] -= np.log(scale.mean[-1] / scale.mean[:-1].mean())
             prior -= logsumexp(prior)
@@ -280,19 +275,19 @@ def capped(
 
 
 def log_prior(
-    log_trust: Float[np.ndarray, " k"], correlation: Float[np.ndarray, "k k"]
+    log_trust: Float[np.ndarray, " k"], alike: Float[np.ndarray, "k k"]
 ) -> Float[np.ndarray, " k"]:
     """Log prior weights, normalised; see the module's docstring.
 
     Args:
         log_trust: of each member, up to a constant.
-        correlation: of the members' similarities.
+        alike: correlation of the members' similarities.
 
     Returns:
         (k,), ``-inf`` for a member that adds nothing to the others.
     """
     trust = softmax(log_trust)
-    weights = np.linalg.solve(correlation + np.eye(len(trust)), trust)
+    weights = np.linalg.solve(alike + np.eye(len(trust)), trust)
     positive = weights > 0
     logs = np.full(len(weights), -np.inf)
     logs[positive] = np.log(weights[positive] / weights[positive].sum())

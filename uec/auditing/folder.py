@@ -21,7 +21,7 @@ from uec.auditing.selection import Choice, Step
 from uec.errors import CorruptArtefactError, InputError, NotFoundError
 from uec.records import AuditReport
 
-FORMAT, SCHEMA = "uec-audit", 1
+FORMAT, SCHEMA = "uec-audit", 2
 REPORT, PROBES = "report.json", "probes"
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from uec import encoders
 from uec.auditing.sampling import PairSample, PairSets, Sample
 from uec.auditing.selection import Looked
-from uec.encoders import Encoder, Progress, is_static
+from uec.encoders import Encoder, Progress
 from uec.ensemble import Ensemble, check_specs, check_vectors
 from uec.errors import EmbeddingError, InputError, NotFoundError
 from uec.records import MemberSpec, Role
@@ -210,7 +210,6 @@ def _encode(
         found.looked[name] = Looked(
             made([span.text for span in spans], "query"),
             made([span.rest for span in spans], "document"),
-            is_static(encoder),
         )
 
 

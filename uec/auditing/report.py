@@ -117,12 +117,11 @@ def _recommended(result: Audited) -> list[Block]:
             [
                 number,
                 step.member,
-                step.trust,
+                step.mrr,
                 None if first else step.gain,
                 None if first else step.standard_error,
                 "–" if first else p_words(step.p_value),
                 "keep" if number <= result.choice.n_kept else "leave out",
-                step.mrr,
                 ", ".join(f"{name} {weight:.2f}" for name, weight in step.weights.items()),
             ]
         )
@@ -130,25 +129,24 @@ def _recommended(result: Audited) -> list[Block]:
         [
             Column("place", "d"),
             Column("added"),
-            Column("trust together", ".3f"),
+            Column("mean reciprocal rank", ".3f"),
             Column("gain", "+.3f"),
             Column("± error", ".3f"),
             Column("test"),
             Column("advice"),
-            Column("mean reciprocal rank", ".3f"),
             Column("weights in the set"),
         ],
         rows,
         "One member after the other, each time the one that helps most.",
     )
     sets = {
-        step.member if number == 0 else f"+ {step.member}": step.trust
+        step.member if number == 0 else f"+ {step.member}": step.mrr
         for number, step in enumerate(steps)
     }
     figure = bars(
         sets,
-        caption="Trust as members are added.",
-        alt="; ".join(f"{name} {trust:.3f}" for name, trust in sets.items()),
+        caption="Mean reciprocal rank as members are added.",
+        alt="; ".join(f"{name} {mrr:.3f}" for name, mrr in sets.items()),
         form=".3f",
         ordered=False,
     )
@@ -157,10 +155,9 @@ def _recommended(result: Audited) -> list[Block]:
         *(Note(caution) for caution in _cautions(result)),
         figure,
         table,
-        "How: pieces of the corpus are looked for by the fused score, as they stand and with the "
-        "piece cut out of its text; trust puts both mean reciprocal ranks together by their odds, "
-        "as `uec calibrate` does. The weights used for one half of the pieces come from the "
-        "other half. A gain counts where a paired test over the pieces, corrected for the number "
-        "of members tried, leaves less than 5 % to chance. An encoder that gains nothing here may "
-        "still gain on another corpus.",
+        "How: pieces cut out of their texts are looked for among what is left of the texts, by the "
+        "fused score. The weights used for one half of the pieces come from the other half. A gain "
+        "counts where a paired test over the pieces, corrected for the number of members tried, "
+        "leaves less than 5 % to chance. An encoder that gains nothing here may still gain on "
+        "another corpus.",
     ]

@@ -278,8 +278,8 @@ def _short_texts(sample: Sample) -> tuple[str, ...]:
         return ()
     return (
         f"The texts are short: half have under {length} characters. On corpora of single sentences "
-        "pieces of text over-rate members that match words, and tell good members hardly apart; "
-        "where you have judged queries, `uec calibrate --queries` uses them.",
+        "pieces of text tell good members hardly apart; where you have judged queries, "
+        "`uec calibrate --queries` uses them.",
     )
 
 

@@ -134,9 +134,8 @@ SECTIONS: Mapping[str, AuditSection] = MappingProxyType(
     {
         "selfretrieval": AuditSection(
             "Self-retrieval",
-            "Pieces of the corpus are looked for among its texts, as they stand (which asks for "
-            "fidelity) and with the piece cut out of its text (which asks for understanding). This "
-            "is search itself, with questions that nobody had to write.",
+            "A piece is cut out of each text, and looked for among what is left of all of them. "
+            "This is search itself, with questions that nobody had to write.",
             figures.selfretrieval,
         ),
         "overlap": AuditSection(

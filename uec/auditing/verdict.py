@@ -51,7 +51,7 @@ HEADLINES = (
         "rank_by",
         "finds pieces",
         ".3f",
-        "trust, 0 to 1: how well it finds pieces of the corpus; the nearest to search",
+        "mean reciprocal rank of the text that a piece was cut out of; the nearest to search",
     ),
     Headline(
         "overlap",
@@ -149,15 +149,15 @@ def recommendation(choice: Choice, reports: Mapping[str, AuditReport]) -> str:
     n_spans = reports["selfretrieval"].settings["n_spans"]
     if len(kept) == 1:
         said = (
-            f"**{kept[0].member} alone is enough here.** It earns a trust of {kept[0].trust:.3f} "
-            f"by finding {n_spans} pieces of the corpus (1: always first)."
+            f"**{kept[0].member} alone is enough here.** It puts together {n_spans} pieces and "
+            f"their texts with a mean reciprocal rank of {kept[0].mrr:.3f} (1: always first)."
         )
     else:
         additions = "; ".join(f"{step.member} adds {_gain(step)}" for step in kept[1:])
         said = (
-            f"**Keep {listed([step.member for step in kept])}.** Together they earn a trust of "
-            f"{kept[-1].trust:.3f} by finding {n_spans} pieces of the corpus (1: always first), "
-            f"{kept[0].member} alone {kept[0].trust:.3f}: {additions}."
+            f"**Keep {listed([step.member for step in kept])}.** They put together {n_spans} "
+            f"pieces and their texts with a mean reciprocal rank of {kept[-1].mrr:.3f} (1: always "
+            f"first), {kept[0].member} alone with {kept[0].mrr:.3f}: {additions}."
         )
     if not rest:
         return said

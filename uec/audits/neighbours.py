@@ -27,6 +27,9 @@ from uec.audits.inputs import unit_rows
 Measure: TypeAlias = Literal["jaccard", "recall"]
 """How to compare two sets of k neighbours: |A ∩ B| / |A ∪ B|, or |A ∩ B| / k."""
 
+_NO_LENGTH = 1e-12
+"""Below it a difference of unit rows is rounding."""
+
 _TABLE_CELLS = 1 << 23
 """Cells of a block's largest table (a block of rows times n): 32 MiB of int32."""
 
@@ -42,10 +45,17 @@ class Neighbours:
     Args:
         matrix: (n, d) embeddings, no row zero; only directions matter.
         seed: seed of the order in which ties are settled.
+        centre: compare directions as seen from the mean of all rows, not from the origin.
     """
 
-    def __init__(self, matrix: Float[np.ndarray, "n d"], seed: int) -> None:
+    def __init__(
+        self, matrix: Float[np.ndarray, "n d"], seed: int, *, centre: bool = False
+    ) -> None:
         unit = unit_rows(matrix)
+        if centre:
+            unit -= unit.mean(axis=0)
+            # A row at the mean has no direction: it ties with all.
+            unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), _NO_LENGTH)
         self._order = np.random.default_rng(seed).permutation(len(unit))
         self._queries = unit.astype(np.float32)
         unit -= unit.mean(axis=0)
