@@ -29,7 +29,7 @@ from benchmarks.run_local import parse_members
 from benchmarks.sentencesets import read_sts
 from uec import audits, encoders
 from uec.auditing import running
-from uec.auditing.gathering import Subject
+from uec.auditing.gathering import Sides, Subject
 from uec.auditing.sampling import PairSample, PairSets, Sample, draw, draw_pairs, read_sample
 from uec.audits.relation import mean_relation, relation
 from uec.encoders import Encoder
@@ -163,7 +163,7 @@ def measured(
     """Every measure of every member and its score by labels; and seconds an audit took.
 
     "spans" stands before measures of pairs that need no questions: pieces of the corpus and what
-    is left of their texts.
+    is left of their texts. "published overlap" is without the mean of each side taken off.
     """
     rows: Rows = [
         {
@@ -181,15 +181,13 @@ def measured(
     )
     for name, report in audited.reports.items():
         _join(rows, name, report.rows)
+    if "overlap" in of_pairs:
+        sides = _sides(subjects, task.pairs.queries, task.pairs.passages)
+        uncentred = audits.load("overlap")(sides, centre=False, seed=seed)
+        _join(rows, "published overlap", uncentred.rows)
     if of_pairs and not task.bitext:
         spans = draw(task.sample, n_spans, seed)
-        parts = {
-            subject.name: (
-                _encoder(subject).encode([span.text for span in spans], "query").mean,
-                _encoder(subject).encode([span.rest for span in spans], "document").mean,
-            )
-            for subject in subjects
-        }
+        parts = _sides(subjects, [span.text for span in spans], [span.rest for span in spans])
         for name in of_pairs:
             _join(rows, f"spans {name}", audits.load(name)(parts, seed=seed).rows)
     return rows, {
@@ -200,6 +198,18 @@ def measured(
             name: {"settings": report.settings, "warnings": report.warnings}
             for name, report in audited.reports.items()
         },
+    }
+
+
+def _sides(
+    subjects: Sequence[Subject], left: Sequence[str], right: Sequence[str]
+) -> dict[str, Sides]:
+    return {
+        subject.name: (
+            _encoder(subject).encode(left, "query").mean,
+            _encoder(subject).encode(right, "document").mean,
+        )
+        for subject in subjects
     }
 
 
