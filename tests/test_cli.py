@@ -111,7 +111,7 @@ def test_calibrate_by_the_places_in_an_audit(files):
     command = ("calibrate", "--index", files / "index", "--n-spans", 40, "--prior", "audit")
     done = run(*command, "--audit", files / "audit")
     assert done.exit_code == 0, done.output
-    assert "follow the members' places by audit selfretrieval (trust)" in done.output
+    assert "follow the members' places by audit selfretrieval (cloze_mrr)" in done.output
     refused = run(*command)
     assert refused.exit_code == 1 and "--prior audit and --audit DIR together" in refused.output
     unknown = run(*command, "--audit", files / "audit", "--by", "flip")
