@@ -228,11 +228,10 @@ def test_subtracting_chance_moves_every_figure_by_its_own_floor() -> None:
 
 def test_thirty_pairs_are_flagged_and_still_right() -> None:
     left, right = noisy_pairs(30, 0.3)
-    report = audit({"a": (left, right)}, centre=False)
-    by_loop = [
-        len(a & b) / len(a | b)
-        for a, b in zip(loop_neighbours(left, 10), loop_neighbours(right, 10), strict=True)
-    ]
+    report = audit({"a": (left, right)})
+    units = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in (left, right)]
+    near = [loop_neighbours(unit - unit.mean(axis=0), 10) for unit in units]
+    by_loop = [len(a & b) / len(a | b) for a, b in zip(*near, strict=True)]
     assert report.rows[0]["overlap@10"] == pytest.approx(np.mean(by_loop))
     text = " ".join(report.warnings)
     assert "Only 30 texts" in text

@@ -84,7 +84,9 @@ class Views:
     def by_member(self) -> Float[np.ndarray, "m k"]:
         """Reciprocal ranks by each member alone, (m, k)."""
         m, _, k = self.similarity.shape
-        return np.stack([self.ranks(np.tile(one, (m, 1))) for one in np.eye(k)], axis=1)
+        own = np.arange(m)
+        alone = [reciprocal_ranks(self.similarity[..., i], own) for i in range(k)]
+        return np.stack(alone, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
